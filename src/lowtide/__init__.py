@@ -1,0 +1,48 @@
+"""From raw text to token shards and a trained GPT, inside a memory budget you name.
+
+The public names are loaded when they are first used, so that importing lowtide costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lowtide.pipeline.examine import inspect, open_dataset, verify
+    from lowtide.pipeline.export import export
+    from lowtide.pipeline.settings import TokenizeSettings
+    from lowtide.pipeline.tokenize import TokenizeResult, tokenize
+
+__version__ = "0.1.0"
+__all__ = [
+    "TokenizeResult",
+    "TokenizeSettings",
+    "__version__",
+    "export",
+    "inspect",
+    "open_dataset",
+    "tokenize",
+    "verify",
+]
+
+_HOMES = {
+    "TokenizeResult": "lowtide.pipeline.tokenize",
+    "TokenizeSettings": "lowtide.pipeline.settings",
+    "export": "lowtide.pipeline.export",
+    "inspect": "lowtide.pipeline.examine",
+    "open_dataset": "lowtide.pipeline.examine",
+    "tokenize": "lowtide.pipeline.tokenize",
+    "verify": "lowtide.pipeline.examine",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module 'lowtide' has no attribute {name!r}")
+    return getattr(importlib.import_module(home), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,31 @@
+"""Ctrl-C and SIGTERM as a question that the work asks now and then; a second Ctrl-C ends at once."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Literal
+
+StopReason = Literal["interrupted", "terminated"]
+
+
+@contextmanager
+def listen_for_stops() -> Iterator[Callable[[], StopReason | None]]:
+    """Yields a function that tells whether a stop was asked for. The old handlers come back afterwards."""
+    asked: list[StopReason] = []
+
+    def on_signal(number: int, _frame: FrameType | None) -> None:
+        if asked:
+            raise KeyboardInterrupt
+        asked.append("interrupted" if number == signal.SIGINT else "terminated")
+
+    before = {
+        number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)
+    }
+    try:
+        yield lambda: asked[0] if asked else None
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

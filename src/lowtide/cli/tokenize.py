@@ -1,0 +1,118 @@
+"""`lowtide tokenize`: raw text into token shards."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from lowtide.cli.choices import COUNT, EOT, FORMAT
+from lowtide.cli.stop_signals import listen_for_stops
+
+
+@click.command("tokenize", epilog="Run the same command again to go on after any interruption.")
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.option(
+    "--out", required=True, metavar="DIR", help="Folder for the shards; new, empty, or to go on in."
+)
+@click.option(
+    "--tokenizer",
+    default="gpt2",
+    show_default=True,
+    help="gpt2, cl100k_base, o200k_base, a tokenizer.json, a folder with one, or a .tiktoken file.",
+)
+@click.option(
+    "--column", default="text", show_default=True, help="Field or column that holds the text."
+)
+@click.option(
+    "--separator",
+    default="file",
+    show_default=True,
+    help="What separates documents in text files: file, line, blank-line, or a literal "
+    "such as '<|endoftext|>'.",
+)
+@click.option(
+    "--memory", metavar="SIZE", help="Budget such as 1GiB or 50%.  [default: a modest share]"
+)
+@click.option("--workers", type=int, help="Most threads to use.  [default: all cores that fit]")
+@click.option(
+    "--format", type=FORMAT, default="npy", show_default=True, help="Layout of the shards."
+)
+@click.option(
+    "--shard-tokens", type=COUNT, default="100M", show_default=True, help="Tokens in a full shard."
+)
+@click.option(
+    "--val", type=float, default=0.0005, show_default=True, help="Share held out for validation."
+)
+@click.option(
+    "--split",
+    type=click.Choice(["hash", "tail"]),
+    default="hash",
+    show_default=True,
+    help="Hold out documents by a hash of their text, or the last part.",
+)
+@click.option(
+    "--eot", type=EOT, help="Place of the end-of-text token.  [default: end; start for llmc]"
+)
+@click.option(
+    "--bad-text",
+    type=click.Choice(["fail", "replace", "skip"]),
+    default="fail",
+    show_default=True,
+    help="What to do with text that is not valid UTF-8, and with rows without text.",
+)
+@click.option(
+    "--special-in-text",
+    type=click.Choice(["text", "token", "fail"]),
+    default="text",
+    show_default=True,
+    help="How to read a special token's name inside a document.",
+)
+@click.option("--restart", is_flag=True, help="Begin again, removing what lowtide made in DIR.")
+@click.option(
+    "--dry-run", is_flag=True, help="Estimate size, time, disk and memory; write nothing."
+)
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--quiet", is_flag=True, help="No progress and no notes.")
+def tokenize_command(
+    inputs: tuple[str, ...],
+    out: str,
+    memory: str | None,
+    workers: int | None,
+    restart: bool,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    **chosen: str | int | float | None,
+) -> None:
+    """Turn text, JSONL, parquet and Arrow files of any size into token shards.
+
+    INPUT is a file, a folder or a glob; .gz and .zst are read as they are; - is standard input.
+    """
+    from lowtide.memory.budget import choose_budget
+    from lowtide.memory.limits import machine_limit
+    from lowtide.pipeline.settings import make_settings
+    from lowtide.report.progress import show_progress
+    from lowtide.report.results import show_estimate, show_tokenized
+
+    settings = make_settings(chosen)
+    budget = choose_budget(memory, machine_limit(slurm=os.environ))
+    if dry_run:
+        from lowtide.pipeline.estimate import estimate
+
+        show_estimate(estimate(inputs, out, settings, memory=budget, workers=workers), as_json)
+        return
+    from lowtide.pipeline.tokenize import tokenize
+
+    with show_progress(quiet=quiet) as listen, listen_for_stops() as should_stop:
+        result = tokenize(
+            inputs,
+            out,
+            settings,
+            memory=budget,
+            workers=workers,
+            restart=restart,
+            listen=listen,
+            should_stop=should_stop,
+        )
+    show_tokenized(result, as_json)

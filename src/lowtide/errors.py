@@ -1,0 +1,62 @@
+"""Every error lowtide raises on purpose. Each carries a remedy that works, and an exit code.
+
+LowtideError            1    the work failed
+├── UsageError          2    wrong usage, unreadable settings, a folder that belongs to other work
+├── DoesNotFitError     3    refused beforehand: nothing was started
+├── DataError           1    an input cannot be read as what it says it is
+├── VerificationError   4    data on disk is not what its manifest promises
+├── StorageError        1    a disk said no: full, read-only, failing
+└── StoppedError        75   stopped cleanly; the same command goes on where it was
+    └── InterruptedRun  130  the same, by Ctrl-C
+"""
+
+from __future__ import annotations
+
+
+class LowtideError(Exception):
+    """A problem stated with its values, and a remedy. `remedy` is required: no error without a way out."""
+
+    exit_code = 1
+
+    def __init__(self, problem: str, *, remedy: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.remedy = remedy
+
+
+class UsageError(LowtideError):
+    """The command or its settings are wrong; nothing was touched."""
+
+    exit_code = 2
+
+
+class DoesNotFitError(LowtideError):
+    """It would not fit in memory or on disk; nothing was started."""
+
+    exit_code = 3
+
+
+class DataError(LowtideError):
+    """An input is damaged, of another kind, or holds what the policy does not allow."""
+
+
+class VerificationError(LowtideError):
+    """Shards, index or manifest do not agree with each other."""
+
+    exit_code = 4
+
+
+class StorageError(LowtideError):
+    """Writing failed; what was published before stands."""
+
+
+class StoppedError(LowtideError):
+    """The run was asked to stop, or stopped itself; finished work is sealed and the run resumes."""
+
+    exit_code = 75
+
+
+class InterruptedRun(StoppedError):  # noqa: N818 - named for what happened, not for a fault
+    """Ctrl-C: sealed like any other stop."""
+
+    exit_code = 130

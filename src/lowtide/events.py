@@ -1,0 +1,47 @@
+"""What a stage says while it works. Whoever listens decides whether an event is a bar, a line or a record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Note:
+    """Something a person should know: a choice made for them, a stage of the guard, a fallback."""
+
+    text: str
+    level: Literal["info", "warning"] = "info"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advanced:
+    """How far a stage has come; sent a few times a second at most."""
+
+    done_bytes: int
+    total_bytes: int
+    """0 when the end is not known, as for standard input."""
+    documents: int
+    tokens: int
+    private_bytes: int
+    budget_bytes: int
+    elapsed_seconds: float
+    resumed_bytes: int = 0
+    """How much of `done_bytes` stood before this run; rates must not count it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpointed:
+    """Everything up to here survives any crash."""
+
+    done_bytes: int
+    tokens: int
+
+
+Event = Note | Advanced | Checkpointed
+Listener = Callable[[Event], None]
+
+
+def ignore(event: Event) -> None:
+    """The listener that listens to nothing."""

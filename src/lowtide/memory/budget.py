@@ -1,0 +1,93 @@
+"""What was allowed: made once at the door, spent by arithmetic.
+
+    limit (what the machine allows) → budget (what the user allows) → needs (what each room asks)
+
+Too small a budget is refused before anything starts, naming the smallest that works.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from lowtide.errors import DoesNotFitError, UsageError
+from lowtide.memory.limits import MemoryLimit
+from lowtide.units import GIB, MIB, format_bytes, parse_bytes, round_up_to_mib
+
+DEFAULT_SHARE = 4
+"""Without `--memory` one fourth of the limit is taken: other work keeps its room."""
+DEFAULT_MOST_BYTES = 2 * GIB
+DEFAULT_LEAST_BYTES = 256 * MIB
+
+_PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How much private memory the whole process tree may take."""
+
+    total_bytes: int
+    source: Literal["named", "default"]
+    limit: MemoryLimit
+
+    @property
+    def in_words(self) -> str:
+        """What to say at the start, such as `1.0 GiB as named (available memory: 8.0 GiB)`."""
+        origin = "as named" if self.source == "named" else "by default"
+        room = f"{self.limit.source}: {format_bytes(self.limit.total_bytes)}"
+        return f"{format_bytes(self.total_bytes)} {origin} ({room})"
+
+
+def choose_budget(text: str | None, limit: MemoryLimit) -> Budget:
+    """`"1GiB"` as named, `"50%"` of the limit, `None` a modest share; never more than the limit."""
+    if text is None:
+        return Budget(total_bytes=_default_bytes(limit.total_bytes), source="default", limit=limit)
+    total_bytes = _named_bytes(text, limit)
+    if total_bytes > limit.total_bytes:
+        raise DoesNotFitError(
+            f"--memory {text} is more than the {format_bytes(limit.total_bytes)} "
+            f"that {limit.source} allows",
+            remedy=f"pass `--memory 90%` ({format_bytes(limit.total_bytes * 9 // 10)}) or less",
+        )
+    return Budget(total_bytes=total_bytes, source="named", limit=limit)
+
+
+def check_needs(budget: Budget, needs: Mapping[str, int]) -> None:
+    """DoesNotFitError unless the needs together fit. Names the largest part and what would work."""
+    wanted_bytes = sum(needs.values())
+    if wanted_bytes <= budget.total_bytes:
+        return
+    largest = max(needs, key=lambda name: needs[name])
+    raise DoesNotFitError(
+        f"needs {format_bytes(wanted_bytes)} but the budget is {format_bytes(budget.total_bytes)}; "
+        f"the largest part is {largest} ({format_bytes(needs[largest])})",
+        remedy=_remedy(budget.limit, wanted_bytes, largest),
+    )
+
+
+def _remedy(limit: MemoryLimit, wanted_bytes: int, largest: str) -> str:
+    enough = round_up_to_mib(wanted_bytes)
+    if parse_bytes(enough) <= limit.total_bytes:
+        return f"pass `--memory {enough}` or shrink {largest}"
+    return (
+        f"shrink {largest}, or run where `--memory {enough}` is allowed: "
+        f"{limit.source} allows {format_bytes(limit.total_bytes)} here"
+    )
+
+
+def _default_bytes(limit_bytes: int) -> int:
+    modest = min(limit_bytes // DEFAULT_SHARE, DEFAULT_MOST_BYTES)
+    return min(max(modest, DEFAULT_LEAST_BYTES), limit_bytes)
+
+
+def _named_bytes(text: str, limit: MemoryLimit) -> int:
+    percent = _PERCENT.fullmatch(text)
+    named = int(limit.total_bytes * float(percent[1]) / 100) if percent else parse_bytes(text)
+    if named <= 0:
+        raise UsageError(
+            f"--memory {text} leaves nothing to work with",
+            remedy="pass `--memory 256MiB` or more, or leave it out",
+        )
+    return named

@@ -1,0 +1,154 @@
+"""Which memory cgroups hold this process, and what each of them allows.
+
+Where they lie is read, not guessed: `/proc/self/cgroup` names the group, `/proc/self/mountinfo` the
+place where its tree is mounted. A container often sees only the lower part of its path.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from lowtide.memory.proc_files import read_text
+
+Version = Literal["v1", "v2"]
+
+_UNLIMITED_BYTES = 1 << 60  # v1 writes "no limit" as a number just under 2**63
+_OCTAL = re.compile(r"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryCgroup:
+    """One group on the way from this process to the top of its tree."""
+
+    version: Version
+    folder: Path
+    name: str
+    """Its path in the tree as people write it, such as `/user.slice`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CgroupLimit:
+    """A limit that a group, or one of its unseen ancestors, has set."""
+
+    group: MemoryCgroup
+    file: str
+    limit_bytes: int
+    used_bytes: int | None
+    """Everything charged to the group, page cache included."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Mount:
+    kind: str
+    top: str
+    folder: str
+    options: tuple[str, ...]
+
+
+def memory_cgroups(root: Path = Path("/")) -> list[MemoryCgroup]:
+    """Every visible group that holds this process, innermost first, v1 before v2."""
+    memberships = _memberships(read_text(root / "proc/self/cgroup") or "")
+    mounts = list(_mounts(read_text(root / "proc/self/mountinfo") or ""))
+    groups = []
+    for version in ("v1", "v2"):
+        mount = next((mount for mount in mounts if _carries_memory(mount, version)), None)
+        if mount is not None and version in memberships:
+            groups += _ancestry(version, memberships[version], mount, root)
+    return groups
+
+
+def cgroup_limits(groups: list[MemoryCgroup]) -> list[CgroupLimit]:
+    """The limits that are set; a group that says `max` (or v1's huge number) sets none."""
+    limits = []
+    for group in groups:
+        read = _limits_v1 if group.version == "v1" else _limits_v2
+        used_bytes = _used_bytes(group)
+        limits += [
+            CgroupLimit(group=group, file=file, limit_bytes=limit_bytes, used_bytes=used_bytes)
+            for file, limit_bytes in read(group.folder)
+            if limit_bytes < _UNLIMITED_BYTES
+        ]
+    return limits
+
+
+def _memberships(text: str) -> dict[Version, str]:
+    """`{"v1": "/job", "v2": "/"}` out of `4:memory:/job` and `0::/`."""
+    found: dict[Version, str] = {}
+    for line in text.splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if "memory" in controllers.split(","):
+            found["v1"] = path
+        elif number == "0" and not controllers:
+            found["v2"] = path
+    return found
+
+
+def _mounts(text: str) -> Iterator[_Mount]:
+    """`31 23 0:28 TOP FOLDER rw … - KIND source OPTIONS`, one per line."""
+    for line in text.splitlines():
+        left, _, right = line.partition(" - ")
+        before, after = left.split(" "), right.split(" ")
+        if len(before) >= 5 and len(after) >= 3:
+            options = tuple(after[2].split(","))
+            yield _Mount(after[0], _unescape(before[3]), _unescape(before[4]), options)
+
+
+def _unescape(field: str) -> str:
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), field)
+
+
+def _carries_memory(mount: _Mount, version: Version) -> bool:
+    if version == "v1":
+        return mount.kind == "cgroup" and "memory" in mount.options
+    return mount.kind == "cgroup2"
+
+
+def _ancestry(version: Version, path: str, mount: _Mount, root: Path) -> list[MemoryCgroup]:
+    """From the process's own group up to the mount's top, as far as they can be seen."""
+    top = root / mount.folder.lstrip("/")
+    inside = _inside_mount(path, mount.top)
+    names = [inside, *inside.parents]
+    groups = [
+        MemoryCgroup(version=version, folder=top / str(name).lstrip("/"), name=str(name))
+        for name in names
+    ]
+    return [group for group in groups if group.folder.is_dir()]
+
+
+def _inside_mount(path: str, top: str) -> PurePosixPath:
+    """The group's path below the mount: `/docker/a/b` under a mount of `/docker/a` is `/b`."""
+    try:
+        relative = PurePosixPath(path).relative_to(top)
+    except ValueError:
+        return PurePosixPath("/")  # another namespace's path: only the mount itself is known
+    if ".." in relative.parts:
+        return PurePosixPath("/")
+    return PurePosixPath("/") / relative
+
+
+def _limits_v1(folder: Path) -> Iterator[tuple[str, int]]:
+    limit = read_text(folder / "memory.limit_in_bytes")
+    if limit is not None and limit.strip().isdigit():
+        yield "memory.limit_in_bytes", int(limit)
+    for line in (read_text(folder / "memory.stat") or "").splitlines():
+        name, _, value = line.partition(" ")
+        if name == "hierarchical_memory_limit":  # knows the ancestors a container cannot see
+            yield "memory.stat", int(value)
+
+
+def _limits_v2(folder: Path) -> Iterator[tuple[str, int]]:
+    for file in ("memory.max", "memory.high"):  # above `high` the kernel stalls the process
+        limit = read_text(folder / file)
+        if limit is not None and limit.strip().isdigit():
+            yield file, int(limit)
+
+
+def _used_bytes(group: MemoryCgroup) -> int | None:
+    file = "memory.usage_in_bytes" if group.version == "v1" else "memory.current"
+    used = read_text(group.folder / file)
+    return int(used) if used is not None else None

@@ -1,0 +1,105 @@
+"""What the machine allows: the least of every cgroup above us, Slurm's grant, and free memory.
+
+A laptop answers with MemAvailable, a container with its cgroup, a cluster job with whichever is
+smaller. The answer names its source, for a limit without a reason cannot be argued with.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+
+from lowtide.errors import UsageError
+from lowtide.memory.cgroups import CgroupLimit, cgroup_limits, memory_cgroups
+from lowtide.memory.other_systems import available_ram_bytes
+from lowtide.memory.proc_files import available_bytes
+from lowtide.units import MIB
+
+_NO_SLURM: Mapping[str, str] = MappingProxyType({})
+_CPU_COUNTS = ("SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE", "SLURM_CPUS_PER_TASK")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitCandidate:
+    """One voice that has a say, and how much it allows."""
+
+    source: str
+    total_bytes: int
+    used_bytes: int | None = None
+    """What is already charged against it, where the source knows."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryLimit:
+    """The least of all candidates."""
+
+    candidates: tuple[LimitCandidate, ...]
+
+    @property
+    def binding(self) -> LimitCandidate:
+        """The candidate that allows least; of equals, the first asked (cgroups, Slurm, memory)."""
+        return min(self.candidates, key=lambda candidate: candidate.total_bytes)
+
+    @property
+    def total_bytes(self) -> int:
+        return self.binding.total_bytes
+
+    @property
+    def source(self) -> str:
+        """In words, such as `the cgroup /job (memory.max)` or `available memory`."""
+        return self.binding.source
+
+
+def machine_limit(*, slurm: Mapping[str, str] = _NO_SLURM, root: Path = Path("/")) -> MemoryLimit:
+    """The least of every ancestor cgroup's limit, Slurm's variables and available memory.
+
+    `slurm` is the environment or the part of it that starts with `SLURM_`: only the command line
+    reads the environment. `root` is where `/proc` and the cgroup mounts are looked for.
+    """
+    found = cgroup_limits(memory_cgroups(root))
+    candidates = [_of_cgroup(limit) for limit in found] + _of_slurm(slurm) + [_of_memory(root)]
+    return MemoryLimit(candidates=tuple(candidates))
+
+
+def _of_cgroup(limit: CgroupLimit) -> LimitCandidate:
+    return LimitCandidate(
+        source=f"the cgroup {limit.group.name} ({limit.file})",
+        total_bytes=limit.limit_bytes,
+        used_bytes=limit.used_bytes,
+    )
+
+
+def _of_slurm(slurm: Mapping[str, str]) -> list[LimitCandidate]:
+    """Slurm counts in MiB; zero means all the node has, which is no limit."""
+    candidates = []
+    per_node = _slurm_number(slurm, "SLURM_MEM_PER_NODE")
+    if per_node:
+        candidates.append(LimitCandidate(source="SLURM_MEM_PER_NODE", total_bytes=per_node * MIB))
+    per_cpu = _slurm_number(slurm, "SLURM_MEM_PER_CPU")
+    if per_cpu:
+        name = next((name for name in _CPU_COUNTS if slurm.get(name)), None)
+        cpus = (_slurm_number(slurm, name) if name else None) or 1
+        source = f"SLURM_MEM_PER_CPU × {cpus} CPUs"
+        candidates.append(LimitCandidate(source=source, total_bytes=per_cpu * cpus * MIB))
+    return candidates
+
+
+def _slurm_number(slurm: Mapping[str, str], name: str) -> int | None:
+    """`4096` as it stands; `16(x2),8` is a list per node, of which the least is safe on each."""
+    text = slurm.get(name)
+    if not text:
+        return None
+    parts = [re.fullmatch(r"(\d+)(?:\(x\d+\))?", part.strip()) for part in text.split(",")]
+    if any(part is None for part in parts):
+        raise UsageError(f"{name}={text!r} is not a number", remedy=f"correct or unset {name}")
+    return min(int(part[1]) for part in parts if part is not None)
+
+
+def _of_memory(root: Path) -> LimitCandidate:
+    available = available_bytes(root)
+    if available is None:  # macOS, Windows
+        available = available_ram_bytes()
+    return LimitCandidate(source="available memory", total_bytes=available)

@@ -1,0 +1,220 @@
+"""What is used: private memory apart from page cache, for this process or a whole tree.
+
+Private is anonymous plus shared-memory pages. A 6 GB file scanned through a map shows 4.9 GB of
+resident memory and 14 MB private: the kernel takes file pages back whenever it likes.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+
+from lowtide.memory.other_systems import children_of, estimate_process
+from lowtide.memory.proc_files import kib_fields, read_text
+
+_PROC = Path("/proc")
+_STATUS_BYTES = 1 << 13
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryUse:
+    """One look at a process tree."""
+
+    private_bytes: int
+    """Anonymous and shared-memory pages; pages that processes share are counted once."""
+    mapped_file_bytes: int
+    """Page cache the tree has mapped: given back by the kernel under pressure, not counted."""
+    swapped_bytes: int
+    process_count: int
+    exact: bool
+    """False where the system offers only an estimate, as macOS and Windows do."""
+
+
+NOTHING_USED = MemoryUse(
+    private_bytes=0, mapped_file_bytes=0, swapped_bytes=0, process_count=0, exact=True
+)
+
+
+def private_bytes() -> int:
+    """This process alone, now; 13 µs on Linux, so a hot loop may ask once per block."""
+    try:
+        status = os.open("/proc/self/status", os.O_RDONLY)
+    except OSError:
+        return _sum(_estimates(os.getpid())).private_bytes
+    try:
+        text = os.read(status, _STATUS_BYTES)
+    finally:
+        os.close(status)
+    return _kib_after(text, b"RssAnon:") + _kib_after(text, b"RssShmem:")
+
+
+def measure_tree(pid: int | None = None) -> MemoryUse:
+    """The process and all that descend from it; nothing used when it has ended.
+
+    Walks page tables: about a millisecond per process and 100 MB, so once a second is often enough.
+    """
+    members = _tree(os.getpid() if pid is None else pid)
+    return _sum([use for member in members for use in _measure_one(member)])
+
+
+def give_back() -> bool:
+    """Return freed heap pages to the system (glibc's malloc_trim); whether any went back.
+
+    Freeing 98 % of many small objects returns nothing by itself. Collects no garbage.
+    """
+    if sys.platform != "linux":
+        return False
+    import ctypes  # 10 ms, and only this function needs it
+
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return bool(trim(0)) if trim is not None else False
+
+
+class PeakMeter:
+    """Samples a process tree from a thread of its own; the highest sample stays.
+
+    >>> with PeakMeter() as meter:
+    ...     block = bytearray(1 << 20)
+    >>> meter.peak.private_bytes > 1 << 20
+    True
+
+    A peak shorter than the interval can hide: a cgroup limit is the proof, this is the figure.
+    """
+
+    def __init__(self, pid: int | None = None, *, interval_seconds: float = 0.05) -> None:
+        self._pid = os.getpid() if pid is None else pid
+        self._interval_seconds = interval_seconds
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="peak-meter", daemon=True)
+        self.peak = NOTHING_USED
+        self.last = NOTHING_USED
+        self.sample_count = 0
+
+    def start(self) -> None:
+        self._sample()
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Takes a last sample; the figures stand still afterwards."""
+        self._stopped.set()
+        self._thread.join()
+        self._sample()
+
+    def __enter__(self) -> PeakMeter:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.stop()
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(self._interval_seconds):
+            self._sample()
+
+    def _sample(self) -> None:
+        use = measure_tree(self._pid)
+        if use.process_count == 0:
+            return
+        self.last = use
+        self.sample_count += 1
+        if use.private_bytes > self.peak.private_bytes:
+            self.peak = use
+
+
+def _kib_after(text: bytes, name: bytes) -> int:
+    """`RssAnon:      512 kB` is 524288; zero where the line is missing."""
+    start = text.find(name)
+    if start < 0:
+        return 0
+    start += len(name)
+    return int(text[start : text.index(b"kB", start)]) * 1024
+
+
+def _tree(pid: int) -> Iterator[int]:
+    yield pid
+    for child in _children(pid):
+        yield from _tree(child)
+
+
+def _children(pid: int) -> list[int]:
+    tasks = _PROC / str(pid) / "task"
+    lists = [read_text(task / "children") for task in _entries(tasks)]
+    if any(found is not None for found in lists):
+        return [int(child) for found in lists if found is not None for child in found.split()]
+    return children_of(pid)  # another system, or a kernel built without these lists
+
+
+def _entries(folder: Path) -> list[Path]:
+    try:
+        return list(folder.iterdir())
+    except OSError:
+        return []
+
+
+def _measure_one(pid: int) -> list[MemoryUse]:
+    """One figure, or none when the process has ended."""
+    if sys.platform != "linux":
+        return _estimates(pid)
+    rollup = kib_fields(read_text(_PROC / str(pid) / "smaps_rollup") or "")
+    if "Pss_Anon" in rollup:
+        return [_use_of_rollup(rollup)]
+    status = kib_fields(read_text(_PROC / str(pid) / "status") or "")
+    return [_use_of_status(status)] if "RssAnon" in status else []
+
+
+def _use_of_rollup(fields: dict[str, int]) -> MemoryUse:
+    return MemoryUse(
+        private_bytes=fields["Pss_Anon"] + fields.get("Pss_Shmem", 0),
+        mapped_file_bytes=fields.get("Pss_File", 0),
+        swapped_bytes=fields.get("SwapPss", 0),
+        process_count=1,
+        exact=True,
+    )
+
+
+def _use_of_status(fields: dict[str, int]) -> MemoryUse:
+    """For a process of another user, or an older kernel: pages shared in the tree count twice."""
+    return MemoryUse(
+        private_bytes=fields["RssAnon"] + fields.get("RssShmem", 0),
+        mapped_file_bytes=fields.get("RssFile", 0),
+        swapped_bytes=fields.get("VmSwap", 0),
+        process_count=1,
+        exact=False,
+    )
+
+
+def _estimates(pid: int) -> list[MemoryUse]:
+    """What another system than Linux can tell about one process."""
+    estimate = estimate_process(pid)
+    if estimate is None:
+        return []
+    mapped_bytes = max(0, estimate.resident_bytes - estimate.private_bytes)
+    return [
+        MemoryUse(
+            private_bytes=estimate.private_bytes,
+            mapped_file_bytes=mapped_bytes,
+            swapped_bytes=0,
+            process_count=1,
+            exact=False,
+        )
+    ]
+
+
+def _sum(uses: list[MemoryUse]) -> MemoryUse:
+    return MemoryUse(
+        private_bytes=sum(use.private_bytes for use in uses),
+        mapped_file_bytes=sum(use.mapped_file_bytes for use in uses),
+        swapped_bytes=sum(use.swapped_bytes for use in uses),
+        process_count=len(uses),
+        exact=all(use.exact for use in uses),
+    )

@@ -1,0 +1,144 @@
+"""Blocks in, runs of tokens out, in the same order, encoded by a few threads inside an allowance."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack
+from dataclasses import dataclass
+from queue import SimpleQueue
+
+import numpy as np
+
+from lowtide.errors import DataError
+from lowtide.memory.meter import give_back, private_bytes
+from lowtide.pipeline.arrange import Flags, Run, arrange
+from lowtide.pipeline.spend import Allowances
+from lowtide.shards.layout import Placement
+from lowtide.source.hold_out import held_out_documents
+from lowtide.source.stream import Block
+from lowtide.tokenizer.encode import Encoder, EncodeSettings
+from lowtide.units import format_bytes, round_up_to_mib
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """What is done to every block; the same for all of them."""
+
+    encode: EncodeSettings
+    placement: Placement
+    end_of_text: int
+    width: np.dtype[np.unsignedinteger]
+    val_fraction: float
+    """Share held out by hash; 0 when the split is by position or there is none."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedRun:
+    """A block, the tokens it became, and which of its documents are held out by hash."""
+
+    block: Block
+    run: Run
+    held_out: Flags
+    continues: bool
+
+
+class BlockEncoder:
+    """The threads and their encoders. Encoders grow with the words they meet, and are renewed together."""
+
+    def __init__(self, recipe: Recipe, allowances: Allowances, first: Encoder) -> None:
+        self._recipe = recipe
+        self._allowances = allowances
+        self._generation = 0
+        self._idle: SimpleQueue[tuple[int, Encoder]] = SimpleQueue()
+        self._idle.put((0, first))
+        for _ in range(allowances.workers - 1):
+            self._idle.put((0, Encoder(recipe.encode)))
+        self.renewals = 0
+
+    def encode_in_order(self, blocks: Iterator[Block], *, continues: bool) -> Iterator[EncodedRun]:
+        """One run for each block, in order; at most two blocks a worker are under way at once.
+
+        `continues` says whether the first block opens inside a document.
+        """
+        if self._allowances.workers == 1:
+            for block in blocks:
+                yield self._encode_alone(block, continues)
+                continues = block.after.within > 0
+            return
+        with ExitStack() as stack:
+            pool = ThreadPoolExecutor(self._allowances.workers, thread_name_prefix="encode")
+            stack.callback(pool.shutdown, wait=True, cancel_futures=True)
+            waiting: deque[Future[EncodedRun]] = deque()
+            for block in blocks:
+                if self._is_large(block):
+                    yield from _drain(waiting)
+                    yield self._encode_alone(block, continues)
+                else:
+                    waiting.append(pool.submit(self._encode, block, continues))
+                continues = block.after.within > 0
+                if len(waiting) > 2 * self._allowances.workers:
+                    yield waiting.popleft().result()
+            yield from _drain(waiting)
+
+    def renew_if_grown(self) -> int:
+        """Private memory now; above the line every encoder is renewed before its next block."""
+        used_bytes = private_bytes()
+        if used_bytes > self._allowances.renew_above_bytes:
+            self.renew()
+        return used_bytes
+
+    def renew(self) -> None:
+        """Have every encoder forget its words before it takes another block."""
+        self._generation += 1
+
+    def _is_large(self, block: Block) -> bool:
+        return len(block.text) > 4 * self._allowances.block_bytes
+
+    def _encode_alone(self, block: Block, continues: bool) -> EncodedRun:
+        """On this thread; a large block with all the memory that caches would take."""
+        if self._is_large(block):
+            self._refuse_too_large(block)
+            self.renew()
+        return self._encode(block, continues)
+
+    def _refuse_too_large(self, block: Block) -> None:
+        limit = self._allowances.word_limit_bytes
+        if len(block.text) <= limit:
+            return
+        more = self._allowances.total_bytes * len(block.text) // limit
+        raise DataError(
+            f"a stretch of {format_bytes(len(block.text))} has no place where it can be cut without "
+            f"changing tokens, and this budget carries {format_bytes(limit)}",
+            remedy=f"pass `--memory {round_up_to_mib(more)}`, or break the text with white space",
+        )
+
+    def _encode(self, block: Block, continues: bool) -> EncodedRun:
+        generation, encoder = self._idle.get()
+        try:
+            if generation != self._generation:
+                generation = self._generation
+                encoder.renew()
+                give_back()
+                self.renewals += 1
+            encoded = encoder.encode(block.text, document_count=block.document_count)
+        finally:
+            self._idle.put((generation, encoder))
+        recipe = self._recipe
+        run = arrange(
+            encoded,
+            placement=recipe.placement,
+            end_of_text=recipe.end_of_text,
+            width=recipe.width,
+            continues=continues,
+        )
+        held_out = held_out_documents(
+            block.text, delimiter=recipe.encode.delimiter, fraction=recipe.val_fraction
+        )
+        return EncodedRun(block=block, run=run, held_out=held_out, continues=continues)
+
+
+def _drain(waiting: deque[Future[EncodedRun]]) -> Iterator[EncodedRun]:
+    while waiting:
+        yield waiting.popleft().result()

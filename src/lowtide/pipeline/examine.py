@@ -1,0 +1,199 @@
+"""The stories of `inspect` and `verify`: what a dataset holds, and the proof that it does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from lowtide.errors import LowtideError, UsageError
+from lowtide.pipeline.prepare import choose_cut_rule, choose_delimiter
+from lowtide.pipeline.settings import TokenizeSettings
+from lowtide.shards.describe import DatasetFacts, Sample, describe_dataset, sample_documents
+from lowtide.shards.layout import MANIFEST_NAME, TokenArray
+from lowtide.shards.manifest import DatasetManifest, TokenizerRecord, read_manifest
+from lowtide.shards.read import Dataset, TokenSplit
+from lowtide.shards.read import open_dataset as open_at
+from lowtide.shards.verify import Progress, Verification, verify_dataset
+from lowtide.source.find_inputs import InputFile, find_inputs
+from lowtide.source.hold_out import held_out_documents
+from lowtide.source.stream import Cursor, ReadSettings, read_blocks
+from lowtide.storage.fingerprint import fingerprint_file
+from lowtide.tokenizer.reference import make_reference
+from lowtide.tokenizer.vocabulary import Vocabulary, load_vocabulary
+from lowtide.units import MIB
+
+_COMPARED_TEXT_BYTES = 32 * MIB
+_COMPARED_DOCUMENTS = 64
+_LONGEST_COMPARED_BYTES = 4 * MIB
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Inspection:
+    """Figures and a few samples; no samples where the tokenizer is not known."""
+
+    facts: DatasetFacts
+    samples: list[Sample]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """A verification, and how many documents were decoded and found equal to their input."""
+
+    verification: Verification
+    compared_documents: int
+    comparison: str
+    """Why no more could be compared, or empty."""
+
+
+def open_dataset(path: str | Path, *, tokenizer: str | None = None) -> Dataset:
+    """Open a dataset of ours or a peer's files, memory-mapped. A peer's files may need the tokenizer.
+
+    lowtide.open_dataset("tokens").splits["train"].read(0, 1025)
+    """
+    return open_at(Path(path), tokenizer=tokenizer_record(tokenizer))
+
+
+def inspect(path: str | Path, *, tokenizer: str | None = None) -> Inspection:
+    """What the dataset at `path` holds. A peer's files say more with the tokenizer named."""
+    dataset = open_dataset(path, tokenizer=tokenizer)
+    facts = describe_dataset(dataset)
+    vocabulary, note = _find_vocabulary(dataset, tokenizer)
+    if vocabulary is None:
+        return Inspection(facts=facts, samples=[], note=note)
+    return Inspection(facts=facts, samples=sample_documents(dataset, _decoder(vocabulary)))
+
+
+def verify(
+    path: str | Path, *, tokenizer: str | None = None, progress: Progress | None = None
+) -> Proof:
+    """Read every byte and compare; where the inputs are still there, compare a sample with them."""
+    folder = Path(path)
+    found = verify_dataset(folder, tokenizer=tokenizer_record(tokenizer), progress=progress)
+    if not found.sound or not (folder / MANIFEST_NAME).is_file():
+        return Proof(verification=found, compared_documents=0, comparison="")
+    compared, different, why = _compare_with_input(folder, read_manifest(folder), tokenizer)
+    problems = found.problems + tuple(different)
+    return Proof(
+        verification=replace(found, problems=problems), compared_documents=compared, comparison=why
+    )
+
+
+def tokenizer_record(source: str | None) -> TokenizerRecord | None:
+    """A tokenizer named on the command line, as the shards room knows it."""
+    if source is None:
+        return None
+    vocabulary = load_vocabulary(source)
+    return TokenizerRecord(
+        name=vocabulary.name,
+        fingerprint=vocabulary.fingerprint,
+        vocabulary_size=vocabulary.size,
+        end_of_text=vocabulary.end_of_text,
+        special_tokens=vocabulary.special_tokens,
+    )
+
+
+def _find_vocabulary(dataset: Dataset, tokenizer: str | None) -> tuple[Vocabulary | None, str]:
+    """The vocabulary that made the tokens, or why it cannot be had."""
+    stored = dataset.manifest.settings.get("tokenizer") if dataset.manifest else None
+    source = tokenizer or (str(stored) if stored else None)
+    if source is None:
+        return None, "pass `--tokenizer` to see documents as text"
+    try:
+        vocabulary = load_vocabulary(source)
+    except UsageError as error:
+        return None, f"the tokenizer is not at hand: {error.problem}"
+    known = dataset.manifest.tokenizer.fingerprint if dataset.manifest else None
+    if known not in (None, vocabulary.fingerprint):
+        return None, f"the tokenizer {source} is not the one that made these tokens"
+    return vocabulary, ""
+
+
+def _decoder(vocabulary: Vocabulary) -> Callable[[TokenArray], str]:
+    reference = make_reference(vocabulary, "token")
+    return lambda ids: reference.decode(ids.tolist()).decode(errors="replace")
+
+
+def _compare_with_input(
+    folder: Path, manifest: DatasetManifest, tokenizer: str | None
+) -> tuple[int, list[str], str]:
+    """How many documents were compared, what differed, and why no more were."""
+    dataset = open_at(folder)
+    vocabulary, why = _find_vocabulary(dataset, tokenizer)
+    if vocabulary is None:
+        return 0, [], why
+    settings = msgspec.convert(manifest.settings, TokenizeSettings)
+    if settings.split == "tail":
+        return 0, [], "documents are compared with their input for the hash split only"
+    try:
+        inputs = _unchanged_inputs(manifest)
+    except LowtideError as error:
+        return 0, [], error.problem
+    decode = _decoder(vocabulary)
+    compared, different = 0, []
+    for name, number, text in _documents_of_input(inputs, settings, vocabulary):
+        if _text_of(dataset.splits[name], number, decode, manifest) != text:
+            different.append(f"document {number} of {name} does not decode to its input")
+        compared += 1
+    return compared, different, ""
+
+
+def _unchanged_inputs(manifest: DatasetManifest) -> list[InputFile]:
+    names = [item.name for item in manifest.inputs]
+    if "-" in names:
+        raise UsageError("the input was standard input", remedy="keep the input to compare with it")
+    for item in manifest.inputs:
+        if not Path(item.name).is_file() or fingerprint_file(Path(item.name)) != item.fingerprint:
+            raise UsageError(f"the input {item.name} is gone or changed", remedy="put it back")
+    return find_inputs(names)
+
+
+def _documents_of_input(
+    inputs: list[InputFile], settings: TokenizeSettings, vocabulary: Vocabulary
+) -> Iterator[tuple[str, int, str]]:
+    """Some documents from the front of the input: (split, number in the split, text)."""
+    delimiter = choose_delimiter(inputs, settings.separator)
+    read = ReadSettings(
+        column=settings.column,
+        separator=settings.separator,
+        bad_text=settings.bad_text,
+        delimiter=delimiter,
+        block_bytes=MIB,
+        document_limit_bytes=_LONGEST_COMPARED_BYTES,
+        cut_rule=choose_cut_rule(vocabulary, settings),
+        tail=None,
+    )
+    numbers = {"train": 0, "val": 0}
+    text_bytes = given = 0
+    inside = False
+    for block in read_blocks(inputs, read, start=Cursor(file=0, position=0)):
+        pieces = block.text.split(delimiter)[:-1]
+        sides = held_out_documents(block.text, delimiter=delimiter, fraction=settings.val)
+        for at, (piece, held_out) in enumerate(zip(pieces, sides, strict=False)):
+            name = "val" if held_out else "train"
+            whole = at > 0 or not inside
+            if whole and at * 8 // len(pieces) != (at - 1) * 8 // len(pieces):
+                yield name, numbers[name], piece.decode()
+                given += 1
+            numbers[name] += 1
+        inside = block.after.within > 0
+        text_bytes += block.text_bytes
+        if inside or text_bytes > _COMPARED_TEXT_BYTES or given > _COMPARED_DOCUMENTS:
+            return  # of a document cut across blocks, the side is no longer at hand here
+
+
+def _text_of(
+    split: TokenSplit,
+    number: int,
+    decode: Callable[[TokenArray], str],
+    manifest: DatasetManifest,
+) -> str:
+    start, end = split.document(number)
+    if manifest.eot == "end":
+        end -= 1
+    if manifest.eot == "start":
+        start += 1
+    return decode(split.read(start, end))

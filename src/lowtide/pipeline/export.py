@@ -1,0 +1,34 @@
+"""The story of `export`: the same tokens in a peer's format, without tokenizing again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from lowtide import __version__
+from lowtide.pipeline.examine import open_dataset
+from lowtide.shards.export import Progress, export_dataset
+from lowtide.shards.layout import DEFAULT_SHARD_TOKENS, Format, Placement
+from lowtide.shards.manifest import DatasetManifest
+
+
+def export(
+    path: str | Path,
+    out: str | Path,
+    to: Format,
+    *,
+    shard_tokens: int = DEFAULT_SHARD_TOKENS,
+    eot: Placement | None = None,
+    tokenizer: str | None = None,
+    progress: Progress | None = None,
+) -> DatasetManifest:
+    """Rewrite the dataset at `path` into the folder `out`; the same call goes on after a crash."""
+    dataset = open_dataset(path, tokenizer=tokenizer)
+    return export_dataset(
+        dataset,
+        to,
+        Path(out),
+        tool_version=__version__,
+        shard_tokens=shard_tokens,
+        eot=eot,
+        progress=progress,
+    )

@@ -1,0 +1,129 @@
+"""Everything that is decided before the first block is read: inputs, tokenizer, budget, layout."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lowtide.errors import UsageError
+from lowtide.memory.budget import Budget, choose_budget
+from lowtide.memory.limits import machine_limit
+from lowtide.pipeline.encode_blocks import Recipe
+from lowtide.pipeline.settings import TokenizeSettings, check_settings
+from lowtide.pipeline.spend import Allowances, spend
+from lowtide.shards.layout import ShardLayout
+from lowtide.source.extent import find_tail
+from lowtide.source.find_inputs import InputFile, InputKind, default_delimiter, find_inputs
+from lowtide.source.safe_cuts import CutRule
+from lowtide.source.stream import ReadSettings
+from lowtide.tokenizer.encode import EncodeSettings
+from lowtide.tokenizer.vocabulary import Vocabulary, load_vocabulary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prepared:
+    """A run that is about to start: all choices made, nothing written."""
+
+    settings: TokenizeSettings
+    inputs: list[InputFile]
+    vocabulary: Vocabulary
+    budget: Budget
+    allowances: Allowances
+    layout: ShardLayout
+    recipe: Recipe
+    read: ReadSettings
+
+    @property
+    def input_bytes(self) -> int:
+        """Size of all inputs as stored; 0 for standard input."""
+        return sum(item.size_bytes for item in self.inputs)
+
+
+def prepare(
+    inputs: Sequence[str],
+    settings: TokenizeSettings,
+    *,
+    memory: Budget | str | None = None,
+    workers: int | None = None,
+) -> Prepared:
+    """Find, load and decide; refuse what cannot work. Reads footers and sizes, no text."""
+    check_settings(settings)
+    budget = memory if isinstance(memory, Budget) else choose_budget(memory, machine_limit())
+    vocabulary = load_vocabulary(settings.tokenizer)
+    end_of_text = _end_of_text(vocabulary, settings)
+    layout = ShardLayout(
+        format=settings.format,
+        vocabulary_size=vocabulary.size,
+        shard_tokens=settings.shard_tokens,
+    )
+    allowances = spend(budget, vocabulary, workers=choose_workers(workers))
+    found = find_inputs(inputs)
+    delimiter = choose_delimiter(found, settings.separator)
+    by_hash = settings.split == "hash"
+    return Prepared(
+        settings=settings,
+        inputs=found,
+        vocabulary=vocabulary,
+        budget=budget,
+        allowances=allowances,
+        layout=layout,
+        recipe=Recipe(
+            encode=EncodeSettings(
+                vocabulary=vocabulary,
+                delimiter=delimiter,
+                special_in_text=settings.special_in_text,
+            ),
+            placement=settings.eot,
+            end_of_text=end_of_text,
+            width=layout.dtype,
+            val_fraction=settings.val if by_hash else 0.0,
+        ),
+        read=ReadSettings(
+            column=settings.column,
+            separator=settings.separator,
+            bad_text=settings.bad_text,
+            delimiter=delimiter,
+            block_bytes=allowances.block_bytes,
+            document_limit_bytes=allowances.row_limit_bytes,
+            cut_rule=choose_cut_rule(vocabulary, settings),
+            tail=None if by_hash or not settings.val else find_tail(found, settings.val),
+        ),
+    )
+
+
+def choose_workers(wanted: int | None) -> int:
+    """As many threads as there are cores for us, or fewer if told so."""
+    if wanted is not None and wanted < 1:
+        raise UsageError(f"--workers {wanted} is not a number of threads", remedy="pass 1 or more")
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
+    return cores if wanted is None else min(wanted, cores * 4)
+
+
+def choose_delimiter(inputs: Sequence[InputFile], separator: str) -> bytes:
+    """The separator itself where it already stands between documents; a private mark elsewhere."""
+    only_text = all(item.kind is InputKind.TEXT for item in inputs)
+    return default_delimiter(separator if only_text else "file")
+
+
+def choose_cut_rule(vocabulary: Vocabulary, settings: TokenizeSettings) -> CutRule:
+    """Where text may be cut without changing a token, for this tokenizer."""
+    whole = vocabulary.added_tokens
+    if settings.special_in_text == "token":
+        whole += tuple(vocabulary.special_tokens)
+    return CutRule(
+        pattern=vocabulary.pattern or "none", unsplittable=tuple(token.encode() for token in whole)
+    )
+
+
+def _end_of_text(vocabulary: Vocabulary, settings: TokenizeSettings) -> int:
+    if settings.eot == "none":
+        return 0
+    if vocabulary.end_of_text is None:
+        raise UsageError(
+            f"the tokenizer {vocabulary.name} has no end-of-text token",
+            remedy="pass `--eot none` to run documents together, or use a tokenizer with a special "
+            "token such as <|endoftext|>",
+        )
+    return vocabulary.end_of_text

@@ -1,0 +1,195 @@
+"""The moving parts of a run: two writers, a cursor, the counts; and how they are stored and found again."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Self
+
+from lowtide import __version__
+from lowtide.pipeline.arrange import split_documents
+from lowtide.pipeline.encode_blocks import EncodedRun
+from lowtide.pipeline.job import (
+    LISTED_BAD_ROWS,
+    Counts,
+    JobInput,
+    Progress,
+    store_progress,
+)
+from lowtide.pipeline.prepare import Prepared
+from lowtide.shards.layout import Split
+from lowtide.shards.manifest import (
+    BadRowRecord,
+    DatasetManifest,
+    InputRecord,
+    SplitRecord,
+    TokenizerRecord,
+    write_manifest,
+)
+from lowtide.shards.write import SplitWriter, verify_finished
+from lowtide.source.stream import Block, Cursor
+
+
+class ShardRun:
+    """Takes encoded runs in order. Between two calls it can be stored, and found again after a crash."""
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        train: SplitWriter,
+        val: SplitWriter,
+        cursor: Cursor,
+        held_out_open: bool = False,
+        done_bytes: int = 0,
+        counts: Counts | None = None,
+    ) -> None:
+        self.folder = folder
+        self.cursor = cursor
+        self.done_bytes = done_bytes
+        self.counts = counts or Counts()
+        self._train = train
+        self._val = val
+        self._held_out_open = held_out_open
+        self._full_shards = 0
+
+    @classmethod
+    def start(cls, folder: Path, prepared: Prepared) -> Self:
+        """Begin at the first byte of the first input, with a checkpoint of nothing."""
+        run = cls(
+            folder,
+            train=SplitWriter.start(folder, prepared.layout, "train"),
+            val=SplitWriter.start(folder, prepared.layout, "val"),
+            cursor=Cursor(file=0, position=0),
+        )
+        run.checkpoint()  # without it, a crash could leave files that nobody may clear away
+        return run
+
+    @classmethod
+    def resume(cls, folder: Path, prepared: Prepared, progress: Progress) -> Self:
+        """Go on from a checkpoint: what stands is read and compared with its digests first."""
+        for mark in (progress.train, progress.val):
+            verify_finished(folder, prepared.layout, mark)
+        return cls(
+            folder,
+            train=SplitWriter.resume(folder, prepared.layout, progress.train),
+            val=SplitWriter.resume(folder, prepared.layout, progress.val),
+            cursor=progress.cursor,
+            held_out_open=progress.held_out_open,
+            done_bytes=progress.done_bytes,
+            counts=progress.counts,
+        )
+
+    @property
+    def inside_document(self) -> bool:
+        """Whether the next block goes on with a document that is already open."""
+        return self.cursor.within > 0
+
+    def take(self, encoded: EncodedRun) -> bool:
+        """Write a run to its splits; True when a shard became full and a checkpoint is due."""
+        block, held_out = encoded.block, encoded.held_out
+        if block.held_out:
+            held_out[:] = True
+        if encoded.continues:
+            held_out[0] = self._held_out_open
+        self._held_out_open = bool(held_out[-1])
+        for writer, run in zip(
+            (self._train, self._val), split_documents(encoded.run, held_out), strict=True
+        ):
+            writer.append(run.tokens, run.ends)
+        self.cursor = block.after
+        self.done_bytes = block.input_done_bytes
+        self.counts = add_block(self.counts, block, tokens=len(encoded.run.tokens))
+        return self._shard_became_full()
+
+    def checkpoint(self) -> None:
+        """Everything so far survives from here on: bytes synced, progress stored, shards named."""
+        marks = [writer.mark() for writer in (self._train, self._val)]
+        store_progress(
+            self.folder,
+            Progress(
+                cursor=self.cursor,
+                held_out_open=self._held_out_open,
+                done_bytes=self.done_bytes,
+                counts=self.counts,
+                train=marks[0],
+                val=marks[1],
+            ),
+        )
+        self._train.publish_finished()
+        self._val.publish_finished()
+
+    def seal(self, prepared: Prepared, inputs: tuple[JobInput, ...]) -> DatasetManifest:
+        """Publish the last shards and, last of all, the manifest."""
+        splits: dict[Split, SplitRecord] = {}
+        for name, writer in (("train", self._train), ("val", self._val)):
+            shards, index = writer.seal()
+            splits[name] = SplitRecord(shards=tuple(shards), index=index)  # type: ignore[index]
+        manifest = make_manifest(prepared, inputs, splits, self.counts)
+        write_manifest(self.folder, manifest)
+        return manifest
+
+    def close(self) -> None:
+        """Let go of the files as they stand."""
+        self._train.close()
+        self._val.close()
+
+    def _shard_became_full(self) -> bool:
+        full = self._train.full_shards + self._val.full_shards
+        grown = full > self._full_shards
+        self._full_shards = full
+        return grown
+
+
+def add_block(counts: Counts, block: Block, *, tokens: int) -> Counts:
+    """The counts after one more block; of bad rows the first hundred are listed."""
+    room = LISTED_BAD_ROWS - len(counts.bad)
+    return replace(
+        counts,
+        documents=counts.documents + block.document_count,
+        tokens=counts.tokens + tokens,
+        text_bytes=counts.text_bytes + block.text_bytes,
+        bad_count=counts.bad_count + block.bad_count,
+        bad=counts.bad + block.bad[:room] if block.bad else counts.bad,
+        empty_documents=counts.empty_documents + block.empty_count,
+    )
+
+
+def make_manifest(
+    prepared: Prepared,
+    inputs: tuple[JobInput, ...],
+    splits: dict[Split, SplitRecord],
+    counts: Counts,
+) -> DatasetManifest:
+    """What `lowtide.json` will say. No clock, no budget, no machine: same input, same bytes."""
+    vocabulary = prepared.vocabulary
+    return DatasetManifest(
+        tool_version=__version__,
+        layout=prepared.layout,
+        eot=prepared.settings.eot,
+        tokenizer=TokenizerRecord(
+            name=vocabulary.name,
+            fingerprint=vocabulary.fingerprint,
+            vocabulary_size=vocabulary.size,
+            end_of_text=vocabulary.end_of_text,
+            special_tokens=vocabulary.special_tokens,
+        ),
+        splits=splits,
+        inputs=tuple(
+            InputRecord(
+                name=item.name,
+                size_bytes=item.size_bytes,
+                fingerprint=item.fingerprint,
+                kind=item.kind,
+            )
+            for item in inputs
+        ),
+        settings=dict(prepared.settings.as_record()),
+        text_bytes=counts.text_bytes,
+        bad_rows=counts.bad_count,
+        first_bad_rows=tuple(
+            BadRowRecord(file=row.file, position=row.position, unit=row.unit, reason=row.reason)
+            for row in counts.bad
+        ),
+        empty_documents=counts.empty_documents,
+    )

@@ -1,0 +1,206 @@
+"""The story of `tokenize`: text of any size becomes token shards, inside a budget, crash by crash.
+
+    inputs → blocks → token runs → two splits of shards → manifest
+
+A checkpoint is taken whenever a shard is full and every few seconds. What lies between two checkpoints is
+done again after a crash, and comes out the same.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowtide.errors import DataError, LowtideError, StorageError, UsageError
+from lowtide.events import Listener, Note, ignore
+from lowtide.memory.budget import Budget
+from lowtide.memory.fence import fence
+from lowtide.memory.meter import give_back, private_bytes
+from lowtide.pipeline import folder as out_folder
+from lowtide.pipeline.encode_blocks import BlockEncoder, EncodedRun
+from lowtide.pipeline.job import (
+    Job,
+    describe_inputs,
+    job_of_manifest,
+    load_job,
+    load_progress,
+    refuse_changes,
+    store_job,
+)
+from lowtide.pipeline.prepare import Prepared, prepare
+from lowtide.pipeline.settings import TokenizeSettings
+from lowtide.pipeline.shard_run import ShardRun
+from lowtide.pipeline.watch_run import ShouldStop, Watch, never_stop
+from lowtide.shards.layout import MANIFEST_NAME
+from lowtide.shards.manifest import DatasetManifest, read_manifest
+from lowtide.source.stream import Block, read_blocks
+from lowtide.tokenizer.agreement import check_agreement
+from lowtide.tokenizer.encode import Encoder
+from lowtide.units import MIB, format_bytes, format_count
+
+_FENCE_SLACK_BYTES = 96 * MIB
+"""Reserved memory that is never touched counts for a fence and not for a budget."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizeResult:
+    """What a run came to. The manifest is on disk as well; the rest belongs to this run alone."""
+
+    folder: Path
+    manifest: DatasetManifest
+    seconds: float
+    peak_private_bytes: int
+    """The most that was seen after any block; 0 when there was nothing to do."""
+    already_done: bool = False
+
+
+def tokenize(
+    inputs: Sequence[str | Path],
+    out: str | Path,
+    settings: TokenizeSettings | None = None,
+    *,
+    memory: Budget | str | None = None,
+    workers: int | None = None,
+    restart: bool = False,
+    listen: Listener = ignore,
+    should_stop: ShouldStop = never_stop,
+) -> TokenizeResult:
+    """Turn text files into token shards in the folder `out`, or go on where an earlier call was cut off.
+
+    `memory` ("1GiB", "50%") and `workers` change how much is used and how long it takes, never a byte of
+    the output. Raises StoppedError after a clean stop; the same call goes on.
+
+        lowtide.tokenize(["corpus/*.parquet"], "tokens", memory="1GiB")
+    """
+    started = time.monotonic()
+    folder = Path(out)
+    prepared = prepare(
+        [str(item) for item in inputs],
+        settings or TokenizeSettings(),
+        memory=memory,
+        workers=workers,
+    )
+    listen(Note(text=f"budget {prepared.budget.in_words}; {_in_words(prepared)}"))
+    out_folder.make_folder(folder)
+    with ExitStack() as stack:
+        stack.enter_context(out_folder.hold_lock(folder))
+        job = Job(
+            settings=prepared.settings,
+            tokenizer_fingerprint=prepared.vocabulary.fingerprint,
+            inputs=describe_inputs(prepared.inputs),
+        )
+        if restart:
+            out_folder.empty_folder(folder)
+        done = _find_finished(folder, job)
+        if done is not None:
+            out_folder.remove_work_folder(folder)
+            return TokenizeResult(
+                folder=folder, manifest=done, seconds=0.0, peak_private_bytes=0, already_done=True
+            )
+        run = _begin(folder, prepared, job, listen)
+        stack.callback(run.close)
+        watch = Watch(run, prepared, listen=listen, should_stop=should_stop, started=started)
+        _encode_all(run, prepared, watch, listen)
+        manifest = run.seal(prepared, job.inputs)
+        out_folder.remove_work_folder(folder)
+    return TokenizeResult(
+        folder=folder,
+        manifest=manifest,
+        seconds=time.monotonic() - started,
+        peak_private_bytes=watch.peak_private_bytes,
+    )
+
+
+def _begin(folder: Path, prepared: Prepared, job: Job, listen: Listener) -> ShardRun:
+    """A fresh run, or the one that stands in the folder."""
+    before = load_job(folder)
+    progress = load_progress(folder) if before else None
+    if before is None or progress is None:
+        out_folder.empty_folder(folder)
+        store_job(folder, job)
+        return ShardRun.start(folder, prepared)
+    refuse_changes(before, job, folder)
+    if any(item.is_stdin for item in prepared.inputs):
+        raise UsageError(
+            f"{folder} holds an unfinished run over standard input, which cannot be read again",
+            remedy="pass `--restart` to begin again",
+        )
+    run = ShardRun.resume(folder, prepared, progress)
+    listen(
+        Note(
+            text=f"going on: {format_count(run.counts.tokens)} tokens from "
+            f"{format_bytes(run.done_bytes)} of input stand and are verified"
+        )
+    )
+    return run
+
+
+def _find_finished(folder: Path, job: Job) -> DatasetManifest | None:
+    """The manifest, if this very job is done already."""
+    if not (folder / MANIFEST_NAME).exists():
+        return None
+    manifest = read_manifest(folder)
+    refuse_changes(job_of_manifest(manifest, job), job, folder)
+    return manifest
+
+
+def _encode_all(run: ShardRun, prepared: Prepared, watch: Watch, listen: Listener) -> None:
+    """Read, encode and write to the end, with a checkpoint before any error leaves the house."""
+    blocks = read_blocks(prepared.inputs, prepared.read, start=run.cursor)
+    extra_bytes = prepared.budget.total_bytes - private_bytes() + _FENCE_SLACK_BYTES
+    with fence(max(extra_bytes, _FENCE_SLACK_BYTES)):
+        first, blocks = _peek(blocks)
+        encoder = _make_encoder(first, prepared, run, listen)
+        runs = encoder.encode_in_order(blocks, continues=run.inside_document)
+        try:
+            _write_all(run, runs, encoder, watch)
+        except StorageError:
+            raise  # the disk failed: the last checkpoint stands, another cannot be had
+        except LowtideError:
+            run.checkpoint()
+            raise
+    if not run.counts.documents:
+        raise DataError(
+            "the inputs hold no text at all",
+            remedy="check the paths and `--column` or `--separator`",
+        )
+
+
+def _write_all(
+    run: ShardRun, runs: Iterator[EncodedRun], encoder: BlockEncoder, watch: Watch
+) -> None:
+    for encoded in runs:
+        full = run.take(encoded)
+        watch.after_block(encoder, shard_is_full=full)
+
+
+def _make_encoder(
+    first: Block | None, prepared: Prepared, run: ShardRun, listen: Listener
+) -> BlockEncoder:
+    """The encoders, after the first of them was compared with the reference on the real input."""
+    encoder = Encoder(prepared.recipe.encode)
+    if not encoder.is_fast:
+        text = f"{prepared.vocabulary.name} runs on the reference encoder: gigatoken cannot load it"
+        listen(Note(text=text, level="warning"))
+    elif first is not None and not run.inside_document:
+        checked = check_agreement(encoder, prepared.recipe.encode, first.text)
+        give_back()
+        listen(Note(text=f"ids equal the reference's on {format_bytes(checked)} of this input"))
+    return BlockEncoder(prepared.recipe, prepared.allowances, encoder)
+
+
+def _peek(blocks: Iterator[Block]) -> tuple[Block | None, Iterator[Block]]:
+    first = next(blocks, None)
+    return first, blocks if first is None else itertools.chain((first,), blocks)
+
+
+def _in_words(prepared: Prepared) -> str:
+    allowances = prepared.allowances
+    return (
+        f"{allowances.workers} worker{'s' if allowances.workers > 1 else ''}, "
+        f"blocks of {format_bytes(allowances.block_bytes)}"
+    )

@@ -1,0 +1,1 @@
+"""What people see of a run: a bar on a terminal, plain lines elsewhere. Reads events, decides nothing."""

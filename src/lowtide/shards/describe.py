@@ -1,0 +1,173 @@
+"""Facts about a dataset for people: counts, sizes, the longest documents, a few samples.
+
+Costs one pass over the document index; tokens are read only for the samples (and, in a peer's files
+without an index, to find the documents). Ids become text by a callable that the caller passes in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowtide.shards.layout import Format, Placement, TokenArray
+from lowtide.shards.manifest import TokenizerRecord
+from lowtide.shards.read import Dataset, TokenSplit
+
+LONGEST_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentFact:
+    """One document's place."""
+
+    number: int
+    start: int
+    tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitFacts:
+    """One split in figures."""
+
+    name: str
+    tokens: int
+    documents: int | None
+    """None when nothing says where documents end."""
+    files: int
+    stored_bytes: int
+    """Token files with their headers; without indexes and manifest."""
+    shortest_document_tokens: int | None
+    longest_documents: tuple[DocumentFact, ...]
+    """Longest first; of equals, the earlier."""
+
+    @property
+    def tokens_per_document(self) -> float | None:
+        """The mean; None without documents."""
+        return self.tokens / self.documents if self.documents else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetFacts:
+    """A dataset in figures."""
+
+    format: Format
+    token_bytes: int
+    eot: Placement
+    tokenizer: TokenizerRecord | None
+    splits: tuple[SplitFacts, ...]
+    text_bytes: int | None
+    """None for a peer's files: the text is not known."""
+    inputs: int
+    bad_rows: int
+    empty_documents: int
+
+    @property
+    def tokens(self) -> int:
+        """Tokens over all splits."""
+        return sum(split.tokens for split in self.splits)
+
+    @property
+    def documents(self) -> int | None:
+        """Documents over all splits; None when one split's are not known."""
+        counts = [split.documents for split in self.splits if split.documents is not None]
+        return sum(counts) if len(counts) == len(self.splits) else None
+
+    @property
+    def bytes_per_token(self) -> float | None:
+        """Bytes of text for each token; None when the text is not known."""
+        return self.text_bytes / self.tokens if self.text_bytes and self.tokens else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """The beginning of a document, as text."""
+
+    split: str
+    document: DocumentFact
+    text: str
+    shown_tokens: int
+
+
+def describe_dataset(dataset: Dataset, *, longest: int = LONGEST_SHOWN) -> DatasetFacts:
+    """All figures; holds `longest` documents per split besides one piece of the index."""
+    manifest = dataset.manifest
+    files = [file for split in dataset.splits.values() for file in split.files]
+    return DatasetFacts(
+        format=dataset.format,
+        token_bytes=files[0].dtype.itemsize if files else 2,
+        eot=dataset.eot,
+        tokenizer=dataset.tokenizer,
+        splits=tuple(_describe_split(split, longest) for split in dataset.splits.values()),
+        text_bytes=manifest.text_bytes if manifest else None,
+        inputs=len(manifest.inputs) if manifest else 0,
+        bad_rows=manifest.bad_rows if manifest else 0,
+        empty_documents=manifest.empty_documents if manifest else 0,
+    )
+
+
+def sample_documents(
+    dataset: Dataset,
+    decode: Callable[[TokenArray], str],
+    *,
+    count: int = 3,
+    longest_tokens: int = 64,
+) -> list[Sample]:
+    """The beginnings of `count` documents, spread evenly over the largest split."""
+    split = max(dataset.splits.values(), key=lambda one: one.tokens)
+    documents = split.document_count
+    if not documents:
+        return []
+    numbers = sorted({documents * k // count for k in range(count)})
+    return [_sample(split, number, decode, longest_tokens) for number in numbers]
+
+
+def _sample(
+    split: TokenSplit, number: int, decode: Callable[[TokenArray], str], longest_tokens: int
+) -> Sample:
+    start, end = split.document(number)
+    stop = min(end, start + longest_tokens)
+    return Sample(
+        split=split.name,
+        document=DocumentFact(number=number, start=start, tokens=end - start),
+        text=decode(split.read(start, stop)),
+        shown_tokens=stop - start,
+    )
+
+
+def _describe_split(split: TokenSplit, longest: int) -> SplitFacts:
+    shortest, longest_documents = _extremes(split, longest)
+    return SplitFacts(
+        name=split.name,
+        tokens=split.tokens,
+        documents=split.document_count,
+        files=len(split.files),
+        stored_bytes=sum(file.file_bytes for file in split.files),
+        shortest_document_tokens=shortest,
+        longest_documents=longest_documents,
+    )
+
+
+def _extremes(split: TokenSplit, longest: int) -> tuple[int | None, tuple[DocumentFact, ...]]:
+    """The shortest length, and the longest documents, from one pass over the ends."""
+    if split.documents is None:
+        return None, ()
+    best: list[DocumentFact] = []
+    shortest: int | None = None
+    done = before = 0
+    for ends in split.document_ends():
+        lengths = np.diff(ends, prepend=before)
+        top = np.argsort(-lengths, kind="stable")[:longest]
+        best += [
+            DocumentFact(
+                number=done + int(at), start=int(ends[at] - lengths[at]), tokens=int(lengths[at])
+            )
+            for at in top
+        ]
+        best = sorted(best, key=lambda one: (-one.tokens, one.number))[:longest]
+        smallest = int(lengths.min())
+        shortest = smallest if shortest is None else min(shortest, smallest)
+        done += len(ends)
+        before = int(ends[-1])
+    return shortest, tuple(best)

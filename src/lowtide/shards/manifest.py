@@ -1,0 +1,184 @@
+"""What a finished dataset holds, written last as `lowtide.json`: no manifest, no dataset.
+
+No clock and no machine in it: the same input with the same settings gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TypeAlias, TypeVar, cast
+
+import msgspec
+
+from lowtide.errors import LowtideError, VerificationError
+from lowtide.shards.layout import MANIFEST_NAME, Placement, ShardLayout, Split, companion_name
+from lowtide.storage.sealed_json import JsonObject, JsonValue, read_sealed, write_sealed
+
+FORMAT_VERSION = 1
+Setting: TypeAlias = str | int | float | bool | None
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardRecord:
+    """One file of tokens."""
+
+    name: str
+    tokens: int
+    digest: str
+    """xxh3_128 of the token bytes, without the header."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentIndexRecord:
+    """One file of document ends."""
+
+    name: str
+    documents: int
+    digest: str
+    """xxh3_128 of the int64 ends, without the header."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRecord:
+    """The files of one split, in the order of its token stream."""
+
+    shards: tuple[ShardRecord, ...] = ()
+    index: DocumentIndexRecord | None = None
+    """None when the split holds no tokens, or its document borders are not known."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens over all shards."""
+        return sum(shard.tokens for shard in self.shards)
+
+    @property
+    def documents(self) -> int:
+        """Documents in the index; 0 without one."""
+        return self.index.documents if self.index else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InputRecord:
+    """A file the tokens were made from."""
+
+    name: str
+    size_bytes: int
+    fingerprint: str
+    kind: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerRecord:
+    """What gives the ids their meaning."""
+
+    name: str
+    fingerprint: str
+    vocabulary_size: int
+    end_of_text: int | None = None
+    special_tokens: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRowRecord:
+    """A row that was left out or mended, and why."""
+
+    file: str
+    position: int
+    unit: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetManifest:
+    """Everything known about a dataset but its tokens."""
+
+    tool_version: str
+    layout: ShardLayout
+    eot: Placement
+    tokenizer: TokenizerRecord
+    splits: dict[Split, SplitRecord]
+    inputs: tuple[InputRecord, ...] = ()
+    settings: dict[str, Setting] = field(default_factory=dict)
+    """How the tokens were made; an export keeps them, its own form is `layout` and `eot`."""
+    text_bytes: int | None = None
+    """Bytes of text behind the tokens; None when the dataset came from a peer's files."""
+    bad_rows: int = 0
+    first_bad_rows: tuple[BadRowRecord, ...] = ()
+    empty_documents: int = 0
+    format_version: int = FORMAT_VERSION
+
+    @property
+    def tokens(self) -> int:
+        """Tokens over all splits."""
+        return sum(split.tokens for split in self.splits.values())
+
+    @property
+    def documents(self) -> int:
+        """Documents over all splits."""
+        return sum(split.documents for split in self.splits.values())
+
+
+def write_manifest(folder: Path, manifest: DatasetManifest) -> None:
+    """Make the folder a dataset. Call it last, when every file it names is published."""
+    payload = to_json(manifest)
+    payload["tokens"] = manifest.tokens  # for people: read back from the shards, not from here
+    payload["documents"] = manifest.documents
+    write_sealed(folder / MANIFEST_NAME, payload)
+
+
+def read_manifest(folder: Path) -> DatasetManifest:
+    """The manifest of a folder of ours; VerificationError when it is missing, edited or foreign."""
+    path = folder / MANIFEST_NAME
+    payload = read_sealed(path)
+    _check_version(path, payload.get("format_version"))
+    manifest = from_json(payload, DatasetManifest, path)
+    for name in file_names(manifest):
+        _check_plain(path, name)
+    return manifest
+
+
+def file_names(manifest: DatasetManifest) -> list[str]:
+    """Every file the dataset consists of, but for the manifest itself."""
+    names: list[str] = []
+    for split, record in manifest.splits.items():
+        names += [shard.name for shard in record.shards]
+        names += [record.index.name] if record.index else []
+        companion = companion_name(manifest.layout, split)
+        names += [companion] if companion and record.shards else []
+    return names
+
+
+def to_json(value: object) -> JsonObject:
+    """A dataclass of this room as plain JSON values."""
+    return cast(JsonObject, msgspec.to_builtins(value))
+
+
+def from_json(payload: Mapping[str, JsonValue], kind: type[T], path: Path) -> T:
+    """The dataclass back from JSON values, every type checked; `path` is named if one is wrong."""
+    try:
+        return msgspec.convert(payload, kind)
+    except (msgspec.ValidationError, LowtideError) as error:
+        raise VerificationError(
+            f"{path} does not hold what it should: {error}",
+            remedy=f"put {path.name} back from a copy, or make the dataset again",
+        ) from error
+
+
+def _check_version(path: Path, version: JsonValue) -> None:
+    if version != FORMAT_VERSION:
+        raise VerificationError(
+            f"{path} has format version {version!r}, this release reads {FORMAT_VERSION}",
+            remedy="read it with the release of lowtide that wrote it",
+        )
+
+
+def _check_plain(path: Path, name: str) -> None:
+    """A manifest is data from anywhere: it must not make us open files outside its folder."""
+    if not name or name in {".", ".."} or any(mark in name for mark in "/\\:\0"):
+        raise VerificationError(
+            f"{path} names {name!r}, which is not a plain file name",
+            remedy="do not use this dataset: its manifest was not written by lowtide",
+        )

@@ -1,0 +1,210 @@
+"""One flat file, written and read in bounded pieces: room for a header, then a digested payload.
+
+The digest is xxh3_128 over the payload alone. The header says nothing that the count does not, and
+is compared with what the count demands.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from lowtide.errors import StorageError, VerificationError
+from lowtide.storage.publish import storage_errors, sync_file
+from lowtide.units import MIB
+
+PIECE_BYTES = 8 * MIB
+"""The most that one read holds."""
+INDEX_PIECE_BYTES = 1 * MIB
+"""The same for document ends: work on them holds several arrays of a piece's size."""
+BUFFER_BYTES = 1 * MIB
+"""What a partial file holds back, so that the disk sees large writes."""
+_WRITE_BACK_BYTES = 8 * MIB
+
+RESTART = "run the same command with `--restart`"
+
+
+class PartialFile:
+    """A file that grows at its end, digested on the way. Holds `BUFFER_BYTES`; closing loses them.
+
+    Nothing is promised to be on the disk before `sync` or `finish` returns.
+    """
+
+    __slots__ = ("_buffer", "_descriptor", "_filled", "_header_bytes", "_state", "_written", "path")
+
+    def __init__(self, path: Path, header_bytes: int) -> None:
+        self.path = path
+        self._header_bytes = header_bytes
+        self._buffer = bytearray(BUFFER_BYTES)
+        self._filled = 0
+        self._state = xxhash.xxh3_128()
+        self._written = header_bytes
+        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+        with storage_errors(path):
+            self._descriptor = os.open(path, flags, 0o666)
+
+    @classmethod
+    def create(cls, path: Path, header_bytes: int) -> Self:
+        """An empty payload behind zeroed room for the header; what the file held is gone."""
+        file = cls(path, header_bytes)
+        with storage_errors(path):
+            os.ftruncate(file._descriptor, 0)
+            os.ftruncate(file._descriptor, header_bytes)
+            os.lseek(file._descriptor, header_bytes, os.SEEK_SET)
+        return file
+
+    @classmethod
+    def reopen(cls, path: Path, header_bytes: int, *, payload_bytes: int, digest: str) -> Self:
+        """Go on after the first `payload_bytes`: they are proven, what follows is cut off."""
+        file = cls(path, header_bytes)
+        try:
+            for piece in read_pieces(path, header_bytes, payload_bytes):
+                file._state.update(piece)
+            if file.digest != digest:
+                raise VerificationError(f"{path} is not what was written to it", remedy=RESTART)
+            file._written = header_bytes + payload_bytes
+            with storage_errors(path):
+                os.ftruncate(file._descriptor, file._written)
+                os.lseek(file._descriptor, file._written, os.SEEK_SET)
+        except BaseException:
+            file.close()
+            raise
+        return file
+
+    @property
+    def payload_bytes(self) -> int:
+        """Bytes given so far, written or held back."""
+        return self._written - self._header_bytes + self._filled
+
+    @property
+    def digest(self) -> str:
+        """xxh3_128 of the payload so far, as 32 hex digits."""
+        return self._state.hexdigest()
+
+    def write(self, values: npt.NDArray[np.generic]) -> None:
+        """Add the array's bytes at the end."""
+        view = np.ascontiguousarray(values).view(np.uint8).data
+        self._state.update(view)
+        if self._filled + len(view) > BUFFER_BYTES:
+            self._flush()
+        if len(view) >= BUFFER_BYTES:
+            self._write_out(view)
+            return
+        self._buffer[self._filled : self._filled + len(view)] = view
+        self._filled += len(view)
+
+    def sync(self) -> None:
+        """Everything given so far is on the disk afterwards."""
+        self._flush()
+        with storage_errors(self.path):
+            sync_file(self._descriptor)
+
+    def finish(self, header: bytes) -> None:
+        """Put the header in its room, sync, close: the file is whole and may be published."""
+        assert len(header) == self._header_bytes, "the room was made for another header"
+        self._flush()
+        with storage_errors(self.path):
+            os.lseek(self._descriptor, 0, os.SEEK_SET)
+            _write_all(self._descriptor, memoryview(header))
+            sync_file(self._descriptor)  # the rename must not become durable before the bytes do
+        _forget_pages(self._descriptor, 0, 0)
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the file as it stands. What was held back is lost, as in a crash."""
+        if self._descriptor >= 0:
+            descriptor, self._descriptor = self._descriptor, -1
+            os.close(descriptor)
+
+    def __del__(self) -> None:
+        if hasattr(self, "_descriptor"):
+            self.close()
+
+    def _flush(self) -> None:
+        if self._filled:
+            self._write_out(memoryview(self._buffer)[: self._filled])
+            self._filled = 0
+
+    def _write_out(self, view: memoryview) -> None:
+        before = self._written
+        with storage_errors(self.path):
+            _write_all(self._descriptor, view)
+        self._written += len(view)
+        if self._written // _WRITE_BACK_BYTES > before // _WRITE_BACK_BYTES:
+            # The first call on a range starts its write-back, the second drops the clean pages.
+            start = max(0, before - 2 * _WRITE_BACK_BYTES)
+            _forget_pages(self._descriptor, start, self._written - start)
+
+
+def read_pieces(
+    path: Path, offset: int, length: int, *, piece_bytes: int = PIECE_BYTES
+) -> Iterator[memoryview]:
+    """`length` bytes from `offset` in pieces of `piece_bytes`, the last may be short.
+
+    Every piece lies in the same buffer: use it before asking for the next. A file that ends too
+    early is a VerificationError. Nothing is mapped, so a file that shrinks meanwhile is one too.
+    """
+    if not length:
+        return
+    buffer = memoryview(bytearray(min(piece_bytes, length)))
+    with reading(path), path.open("rb", buffering=0) as file:
+        file.seek(offset)
+        left = length
+        while left:
+            piece = buffer[: min(left, len(buffer))]
+            filled = 0
+            while filled < len(piece):
+                got = file.readinto(piece[filled:])
+                if not got:
+                    raise cut_short(path, offset + length, offset + length - left + filled)
+                filled += got
+            left -= len(piece)
+            yield piece
+
+
+def read_exactly(path: Path, offset: int, length: int) -> bytes:
+    """A few bytes from the middle of a file; a VerificationError where it ends too early."""
+    return b"".join(bytes(piece) for piece in read_pieces(path, offset, length))
+
+
+def cut_short(path: Path, wanted_bytes: int, found_bytes: int) -> VerificationError:
+    """The error for a file that ends before its data does."""
+    return VerificationError(
+        f"{path} is cut short: {found_bytes} bytes instead of {wanted_bytes}",
+        remedy=f"put {path.name} back from a copy, or make the dataset again",
+    )
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Turn an OSError while reading into an error of ours; a missing file fails verification."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise VerificationError(
+            f"{path} is missing",
+            remedy=f"put {path.name} back from a copy, or make the dataset again",
+        ) from error
+    except OSError as error:
+        raise StorageError(
+            f"cannot read {path}: {error.strerror or error}",
+            remedy=f"make {path} readable, or check the disk that holds it",
+        ) from error
+
+
+def _write_all(descriptor: int, view: memoryview) -> None:
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _forget_pages(descriptor: int, start: int, length: int) -> None:
+    """Start write-back and give clean pages back: a long run must not fill the page cache."""
+    if hasattr(os, "posix_fadvise"):
+        os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_DONTNEED)

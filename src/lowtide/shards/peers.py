@@ -1,0 +1,188 @@
+"""Find out what a peer has left at a path: `.npy` shards, nanoGPT, llm.c or Megatron files.
+
+A file's own first bytes decide, then its neighbours, then its name. Splits are told apart by "val",
+"test" or "train" in the name; a file with none of them belongs to train.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from lowtide.errors import DataError, UsageError, VerificationError
+from lowtide.shards.layout import (
+    LARGEST_NARROW_VOCABULARY,
+    LLMC_HEADER_BYTES,
+    LLMC_NARROW,
+    LLMC_WIDE,
+    Format,
+)
+from lowtide.shards.megatron import MegatronIndex, open_index
+from lowtide.shards.payload import reading
+
+_NPY_MAGIC = b"\x93NUMPY"
+_READABLE_DTYPES = {"<u2": "<u2", "<u4": "<u4", "<i4": "<u4"}
+_LLMC_DTYPES = {LLMC_NARROW: "<u2", LLMC_WIDE: "<u4"}
+_ONE_FILE_A_SPLIT: tuple[Format, ...] = ("nanogpt", "megatron")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenFile:
+    """A file of ids whose size is known to fit its count."""
+
+    path: Path
+    header_bytes: int
+    tokens: int
+    dtype: np.dtype[np.unsignedinteger]
+
+    @property
+    def file_bytes(self) -> int:
+        """Header and ids."""
+        return self.header_bytes + self.tokens * self.dtype.itemsize
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerSplit:
+    """The files that make up one split, in order."""
+
+    name: str
+    format: Format
+    files: tuple[TokenFile, ...]
+    index: MegatronIndex | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    format: Format
+    file: TokenFile
+    index: MegatronIndex | None = None
+
+
+def find_peer_splits(path: Path, vocabulary_size: int | None) -> list[PeerSplit]:
+    """The splits at a file or folder, train first; UsageError when there are none, or a mixture."""
+    candidates = sorted(_candidates(path))
+    found = [_recognise(candidate, vocabulary_size) for candidate in candidates]
+    if not found:
+        raise UsageError(
+            f"{path} holds no token files",
+            remedy="name a folder with `.npy` or `.bin` files, or one such file",
+        )
+    formats = sorted({one.format for one in found})
+    if len(formats) > 1:
+        raise UsageError(
+            f"{path} mixes formats: {', '.join(formats)}",
+            remedy="name one file, or move the formats into folders of their own",
+        )
+    widths = {one.file.dtype.itemsize for one in found}
+    if len(widths) > 1:
+        raise UsageError(
+            f"{path} mixes files of uint16 and uint32 ids",
+            remedy="name one file, or move them into folders of their own",
+        )
+    return _group(found)
+
+
+def split_of(name: str) -> str:
+    """`split_of("edufineweb_val_000000.npy")` is `"val"`."""
+    lowered = name.lower()
+    return next((split for split in ("val", "test") if split in lowered), "train")
+
+
+def _candidates(path: Path) -> Iterable[Path]:
+    """Token files by their suffix; our document index and Megatron's `.idx` are none."""
+    if path.is_file():
+        return [path.with_suffix(".bin") if path.suffix == ".idx" else path]
+    with reading(path):
+        return [
+            entry
+            for entry in path.iterdir()
+            if entry.suffix in {".npy", ".bin"}
+            and entry.is_file()
+            and not entry.name.startswith((".", "documents_"))
+        ]
+
+
+def _group(found: list[_Found]) -> list[PeerSplit]:
+    """Numbered shards of a split belong together; single-file formats have a split per file."""
+    groups: dict[str, list[_Found]] = {}
+    names = [split_of(one.file.path.name) for one in found]
+    for name, one in zip(names, found, strict=True):
+        alone = one.format in _ONE_FILE_A_SPLIT and names.count(name) > 1
+        groups.setdefault(one.file.path.stem if alone else name, []).append(one)
+    order = sorted(groups, key=lambda name: (name != "train", name))
+    return [
+        PeerSplit(
+            name=name,
+            format=groups[name][0].format,
+            files=tuple(one.file for one in groups[name]),
+            index=groups[name][0].index,
+        )
+        for name in order
+    ]
+
+
+def _recognise(path: Path, vocabulary_size: int | None) -> _Found:
+    with reading(path), path.open("rb") as file:
+        start = file.read(12)
+    if start.startswith(_NPY_MAGIC):
+        return _Found(format="npy", file=_npy_file(path))
+    if path.suffix == ".npy":
+        raise DataError(f"{path} is no npy file", remedy="write it again with `numpy.save`")
+    if path.with_suffix(".idx").is_file():
+        index = open_index(path.with_suffix(".idx"))
+        return _Found(format="megatron", file=_bare_file(path, index.dtype), index=index)
+    if len(start) == 12 and struct.unpack("<2i", start[:8]) in _LLMC_DTYPES:
+        return _Found(format="llmc", file=_llmc_file(path, start))
+    wide = vocabulary_size is not None and vocabulary_size > LARGEST_NARROW_VOCABULARY
+    return _Found(format="nanogpt", file=_bare_file(path, "<u4" if wide else "<u2"))
+
+
+def _npy_file(path: Path) -> TokenFile:
+    try:
+        with reading(path), path.open("rb") as file:
+            version = np.lib.format.read_magic(file)
+            read_header = {
+                (1, 0): np.lib.format.read_array_header_1_0,
+                (2, 0): np.lib.format.read_array_header_2_0,
+            }[version]
+            shape, _, dtype = read_header(file)
+            header_bytes = file.tell()
+    except (ValueError, KeyError) as error:
+        raise DataError(
+            f"{path} has a damaged npy header: {error}", remedy="write it again with `numpy.save`"
+        ) from error
+    if len(shape) != 1 or dtype.str not in _READABLE_DTYPES:
+        raise DataError(
+            f"{path} holds {dtype} in {len(shape)} dimensions, not a row of token ids",
+            remedy="save a 1-D array of uint16, uint32 or int32",
+        )
+    return _sized(path, header_bytes, shape[0], _READABLE_DTYPES[dtype.str])
+
+
+def _llmc_file(path: Path, start: bytes) -> TokenFile:
+    magic, version, tokens = struct.unpack("<3i", start)
+    return _sized(path, LLMC_HEADER_BYTES, max(0, tokens), _LLMC_DTYPES[magic, version])
+
+
+def _bare_file(path: Path, dtype: str) -> TokenFile:
+    width = np.dtype(dtype).itemsize
+    with reading(path):
+        tokens = -(-path.stat().st_size // width)
+    return _sized(path, 0, tokens, dtype)
+
+
+def _sized(path: Path, header_bytes: int, tokens: int, dtype: str) -> TokenFile:
+    """A file is believed only when its size is what its header says."""
+    file = TokenFile(path=path, header_bytes=header_bytes, tokens=tokens, dtype=np.dtype(dtype))
+    with reading(path):
+        found_bytes = path.stat().st_size
+    if found_bytes != file.file_bytes:
+        raise VerificationError(
+            f"{path} has {found_bytes} bytes, {tokens} ids of {file.dtype} need {file.file_bytes}",
+            remedy=f"put {path.name} back from a copy, or name the tokenizer that made it",
+        )
+    return file

@@ -1,0 +1,335 @@
+"""Write one split: tokens go in as they come, whole shards come out.
+
+    .lowtide/train_000003.npy.partial   grows; `mark` makes it durable up to here
+    .lowtide/train_000002.npy.partial   full; waits until the mark that knows it is stored
+    train_000001.npy                    published: immutable
+
+A checkpoint is `writer.mark()` → the caller stores the mark → `writer.publish_finished()`. A crash
+between any two of them resumes from the last stored mark, and the folder ends with the same bytes.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Self
+
+from lowtide.errors import DataError, UsageError, VerificationError
+from lowtide.shards.layout import (
+    NPY_HEADER_BYTES,
+    WORK_FOLDER,
+    EndArray,
+    ShardLayout,
+    Split,
+    TokenArray,
+    companion_name,
+    documents_header,
+    documents_name,
+    shard_header,
+    shard_name,
+    shard_number,
+)
+from lowtide.shards.manifest import DocumentIndexRecord, ShardRecord
+from lowtide.shards.mark import WriterMark, check_shard_form, verify_finished
+from lowtide.shards.megatron import write_index
+from lowtide.shards.payload import BUFFER_BYTES, RESTART, PartialFile, read_exactly
+from lowtide.storage.publish import publish, storage_errors, sync_folder
+
+__all__ = ["SplitWriter", "WriterMark", "needs_bytes", "verify_finished"]
+
+_END_BYTES = 8
+_PIECE_TOKENS = 1 << 20
+
+
+def needs_bytes(split_count: int) -> int:
+    """Memory that writers occupy: a buffer each for shard and index, and one piece of wider ids."""
+    return split_count * 2 * BUFFER_BYTES + 4 * _PIECE_TOKENS
+
+
+class SplitWriter:
+    """Turns a token stream into the shards of one split. Not for two threads at once.
+
+    After an error the object is spent: close it, and resume from the last stored mark.
+    """
+
+    def __init__(self, folder: Path, layout: ShardLayout, mark: WriterMark) -> None:
+        self._folder = folder
+        self._work = folder / WORK_FOLDER
+        self._layout = layout
+        self._split = mark.split
+        self._finished = list(mark.finished)
+        self._unpublished: list[str] = []
+        self._finished_tokens = sum(shard.tokens for shard in mark.finished)
+        self._shard: PartialFile | None = None
+        self._index: PartialFile | None = None
+        self._last_end = 0
+        self._sound = True
+
+    @classmethod
+    def start(cls, folder: Path, layout: ShardLayout, split: Split) -> Self:
+        """Begin a split in a folder that has none of it. Store a first mark before appending:
+        without it, a crash inside `seal` leaves files that nobody may clear away."""
+        writer = cls(folder, layout, WriterMark(split=split))
+        writer._make_work_folder()
+        for name in writer._own_names(folder):
+            raise UsageError(
+                f"{folder} already holds {name}",
+                remedy="pass another `--out`, or move the file away",
+            )
+        writer._clear(WriterMark(split=split))
+        return writer
+
+    @classmethod
+    def resume(cls, folder: Path, layout: ShardLayout, mark: WriterMark) -> Self:
+        """Go back to a mark: what came after it is cut off, what came before is proven.
+
+        Reads the open shard and the index again (their digests go on from there); of finished
+        shards it checks size and header, `verify_finished` reads them whole.
+        """
+        writer = cls(folder, layout, mark)
+        writer._make_work_folder()
+        for shard in mark.finished:
+            writer._put_in_place(shard)
+        if mark.open:
+            writer._shard = writer._reopen(
+                mark.open.name,
+                layout.header_bytes,
+                mark.open.tokens * layout.token_bytes,
+                mark.open.digest,
+            )
+        if mark.index:
+            writer._reopen_index(mark.index)
+        writer._clear(mark)
+        return writer
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the split so far."""
+        return self._finished_tokens + self._open_tokens
+
+    @property
+    def documents(self) -> int:
+        """Documents that ended so far."""
+        return self._index.payload_bytes // _END_BYTES if self._index else 0
+
+    @property
+    def full_shards(self) -> int:
+        """Shards that were filled so far; when it grows, a checkpoint is worth its cost."""
+        return len(self._finished)
+
+    def append(self, ids: TokenArray, document_ends: EndArray) -> None:
+        """Go on with the stream. `document_ends` count from the start of `ids`, in order."""
+        assert self._sound, "an earlier call failed: resume from the last mark"
+        self._sound = False
+        self._check_ids(ids)
+        self._append_ends(document_ends, len(ids))
+        for start in range(0, len(ids), _PIECE_TOKENS):
+            self._append_tokens(ids[start : start + _PIECE_TOKENS])
+        self._sound = True
+
+    def mark(self) -> WriterMark:
+        """Everything so far is on the disk when this returns; store the mark, then publish."""
+        assert self._sound, "an earlier call failed: resume from the last mark"
+        for file in (self._shard, self._index):
+            if file:
+                file.sync()
+        sync_folder(self._work)  # the partial files' names must outlive a power cut too
+        return WriterMark(
+            split=self._split,
+            finished=tuple(self._finished),
+            open=self._open_record(),
+            index=self._index_record(),
+        )
+
+    def publish_finished(self) -> None:
+        """Give full shards their names. Only after the mark that knows them is stored."""
+        while self._unpublished:
+            self._publish(self._unpublished[0])
+            self._unpublished.pop(0)
+
+    def seal(self) -> tuple[list[ShardRecord], DocumentIndexRecord | None]:
+        """Close and publish everything; a split without tokens leaves no file.
+
+        The index is None when no document end was ever given.
+        """
+        assert self._sound, "an earlier call failed: resume from the last mark"
+        self._sound = False
+        index = self._index_record() if self.tokens else None
+        assert index is None or self._last_end == self.tokens, "the last document has no end"
+        self._finish_shard()
+        self._seal_index(index)
+        self.publish_finished()
+        return list(self._finished), index
+
+    def close(self) -> None:
+        """Let go of the partial files as they stand. After `seal` there is nothing to let go."""
+        self._sound = False
+        for file in (self._shard, self._index):
+            if file:
+                file.close()
+        self._shard = self._index = None
+
+    # Appending
+
+    @property
+    def _open_tokens(self) -> int:
+        return self._shard.payload_bytes // self._layout.token_bytes if self._shard else 0
+
+    def _check_ids(self, ids: TokenArray) -> None:
+        largest = int(ids.max()) if len(ids) else 0
+        if largest >= self._layout.vocabulary_size:
+            raise DataError(
+                f"token id {largest} is beyond the vocabulary of "
+                f"{self._layout.vocabulary_size} entries",
+                remedy="name the tokenizer that made these ids with `--tokenizer`",
+            )
+
+    def _append_ends(self, ends: EndArray, id_count: int) -> None:
+        if not len(ends):
+            return
+        absolute = ends.astype("<i8") + self.tokens
+        assert absolute[0] >= self._last_end, "a document ends before the one before it"
+        assert ends[-1] <= id_count, "a document ends beyond its tokens"
+        assert bool((absolute[1:] >= absolute[:-1]).all()), "document ends out of order"
+        if self._index is None:
+            path = self._partial(documents_name(self._split))
+            self._index = PartialFile.create(path, NPY_HEADER_BYTES)
+        self._index.write(absolute)
+        self._last_end = int(absolute[-1])
+
+    def _append_tokens(self, ids: TokenArray) -> None:
+        while len(ids):
+            if self._shard is None:
+                path = self._partial(self._next_name())
+                self._shard = PartialFile.create(path, self._layout.header_bytes)
+            room = self._room()
+            self._shard.write(ids[:room].astype(self._layout.dtype, copy=False))
+            ids = ids[room:]
+            if self._room() == 0:
+                self._finish_shard()
+
+    def _room(self) -> int:
+        """Tokens that the open shard still takes."""
+        limit = self._layout.file_tokens
+        return _PIECE_TOKENS if limit is None else limit - self._open_tokens
+
+    def _finish_shard(self) -> None:
+        record = self._open_record()
+        if self._shard is None or record is None:
+            return
+        self._shard.finish(shard_header(self._layout, record.tokens))
+        self._shard = None
+        self._finished.append(record)
+        self._finished_tokens += record.tokens
+        self._unpublished.append(record.name)
+
+    def _seal_index(self, record: DocumentIndexRecord | None) -> None:
+        companion = companion_name(self._layout, self._split)
+        if self._index is None or record is None:
+            assert companion is None or not self.tokens, "Megatron's index needs document ends"
+            self._drop_index()
+            return
+        self._index.finish(documents_header(record.documents))
+        ends_path = self._index.path
+        self._index = None
+        if companion:
+            write_index(self._partial(companion), ends_path, record.documents, self._layout)
+            self._publish(companion)
+        self._publish(record.name)
+
+    def _drop_index(self) -> None:
+        """Documents without a single token among them: nothing to index."""
+        if self._index:
+            self._index.close()
+            with storage_errors(self._index.path):
+                self._index.path.unlink()
+            self._index = None
+
+    # Records
+
+    def _next_name(self) -> str:
+        return shard_name(self._layout, self._split, len(self._finished))
+
+    def _open_record(self) -> ShardRecord | None:
+        if self._shard is None:
+            return None
+        return ShardRecord(
+            name=self._next_name(), tokens=self._open_tokens, digest=self._shard.digest
+        )
+
+    def _index_record(self) -> DocumentIndexRecord | None:
+        if self._index is None:
+            return None
+        name = documents_name(self._split)
+        return DocumentIndexRecord(name=name, documents=self.documents, digest=self._index.digest)
+
+    # Files
+
+    def _partial(self, name: str) -> Path:
+        return self._work / f"{name}.partial"
+
+    def _publish(self, name: str) -> None:
+        publish(self._partial(name), self._folder / name)
+
+    def _make_work_folder(self) -> None:
+        with storage_errors(self._work):
+            self._work.mkdir(parents=True, exist_ok=True)
+        sync_folder(self._folder)
+
+    def _put_in_place(self, shard: ShardRecord) -> None:
+        """A finished shard is published already, or was about to be."""
+        final = self._folder / shard.name
+        if not final.exists():
+            check_shard_form(self._partial(shard.name), self._layout, shard.tokens)
+            self._publish(shard.name)
+        check_shard_form(final, self._layout, shard.tokens)
+
+    def _reopen(self, name: str, header_bytes: int, payload_bytes: int, digest: str) -> PartialFile:
+        partial = self._partial(name)
+        if not partial.exists() and (self._folder / name).exists():
+            # A `seal` after the mark had published it, and no manifest knows it yet.
+            publish(self._folder / name, partial)
+            sync_folder(self._folder)
+        if not partial.exists():
+            raise VerificationError(f"{partial} is missing", remedy=RESTART)
+        return PartialFile.reopen(partial, header_bytes, payload_bytes=payload_bytes, digest=digest)
+
+    def _reopen_index(self, record: DocumentIndexRecord) -> None:
+        payload_bytes = record.documents * _END_BYTES
+        self._index = self._reopen(record.name, NPY_HEADER_BYTES, payload_bytes, record.digest)
+        last = NPY_HEADER_BYTES + payload_bytes - _END_BYTES
+        self._last_end = int.from_bytes(
+            read_exactly(self._index.path, last, _END_BYTES), "little", signed=True
+        )
+
+    def _clear(self, mark: WriterMark) -> None:
+        """Remove what this split left behind after the mark."""
+        finished = {shard.name for shard in mark.finished}
+        kept = {record.name for record in (mark.open, mark.index) if record}
+        with storage_errors(self._folder):
+            for name in self._own_names(self._folder) - finished:
+                (self._folder / name).unlink()
+            for name in self._own_names(self._work, ".partial") - kept:
+                self._partial(name).unlink()
+        sync_folder(self._folder)
+        sync_folder(self._work)
+
+    def _own_names(self, folder: Path, suffix: str = "") -> set[str]:
+        """Names in the folder that only this split's writer gives, without the suffix."""
+        extra = {documents_name(self._split), companion_name(self._layout, self._split)}
+        with storage_errors(folder):
+            names = {
+                entry.name.removesuffix(suffix)
+                for entry in folder.iterdir()
+                if entry.name.endswith(suffix)
+            }
+        return {
+            name
+            for name in names
+            if name in extra or shard_number(self._layout, self._split, name) is not None
+        }

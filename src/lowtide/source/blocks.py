@@ -1,0 +1,107 @@
+"""What flows through the room: blocks of text, and the cursor that says where each one ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from lowtide.source.safe_cuts import CutRule
+from lowtide.units import KIB
+
+FIRST_PIECE_BYTES = 64 * KIB
+"""A document's first piece is at least this long, or the whole document: whatever is decided by a document's
+beginning (its split) can be decided from the block it begins in, at any block size."""
+
+LISTED_BAD_ROWS = 100
+"""So many bad rows are listed by a block; all are counted."""
+
+BadText = Literal["fail", "replace", "skip"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """Where reading goes on. Three numbers, whatever the format."""
+
+    file: int
+    """Index into the inputs."""
+    position: int
+    """Text, JSONL: byte offset in the decompressed file. Parquet, Arrow: row number."""
+    within: int = 0
+    """Bytes of the current document's text given out so far; 0 at a document's start."""
+
+    def as_list(self) -> list[int]:
+        """For JSON; `from_list` turns it back."""
+        return [self.file, self.position, self.within]
+
+    @classmethod
+    def from_list(cls, numbers: Sequence[int]) -> Cursor:
+        """The cursor that `as_list` wrote."""
+        file, position, within = numbers
+        return cls(file=file, position=position, within=within)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BadRow:
+    """A document that was skipped, or a place where text was replaced."""
+
+    file: str
+    position: int
+    """Byte offset from 0, line from 1 or row from 0, by `unit`."""
+    unit: Literal["byte", "line", "row"]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    """UTF-8 text, each document followed by the delimiter; the last document may go on in the next block.
+
+    `text` may be empty: then the block only brings counts."""
+
+    text: bytes
+    document_count: int
+    """Documents that end in this block: the delimiters in `text`."""
+    text_bytes: int
+    """Length of `text` without delimiters."""
+    after: Cursor
+    """Reading from here gives the rest of the stream."""
+    input_done_bytes: int
+    """Bytes of the stored inputs read so far, over all files; estimated for compressed and columnar files."""
+    held_out: bool
+    """Whether the tail split keeps this block for validation."""
+    bad: tuple[BadRow, ...]
+    """The first of `bad_count`."""
+    bad_count: int
+    empty_count: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReadSettings:
+    """How to read. `block_bytes` and `document_limit_bytes` change memory, never the stream."""
+
+    column: str = "text"
+    separator: str = "file"
+    """"file", "line", "blank-line"; anything else is the literal text between two documents."""
+    bad_text: BadText = "fail"
+    delimiter: bytes
+    """What follows each document in a block."""
+    block_bytes: int
+    document_limit_bytes: int
+    """The most that one piece which cannot be cut (a line, a value, a page) may occupy."""
+    cut_rule: CutRule
+    tail: Cursor | None = None
+    """Documents from here on are held out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """What a reader yields: part of a block, never split again."""
+
+    text: bytes = b""
+    document_count: int = 0
+    after: Cursor
+    done_bytes: int
+    """Stored bytes of this file read so far."""
+    bad: tuple[BadRow, ...] = ()
+    bad_count: int = 0
+    empty_count: int = 0

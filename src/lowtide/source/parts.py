@@ -1,0 +1,131 @@
+"""A file, or the two parts of it when the tail split falls inside.
+
+The border of the two is found before reading, from the bytes around the asked-for place alone, so it is the
+same at any block size and after any crash. Then each part is read like a file that ends where the part
+ends.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from lowtide.errors import UsageError
+from lowtide.source.blocks import Cursor, ReadSettings
+from lowtide.source.byte_stream import ByteWindow, open_stream
+from lowtide.source.find_inputs import InputFile, InputKind
+from lowtide.source.separators import choose_separator
+from lowtide.units import KIB
+
+_BORDER_SEARCH_BYTES = 64 * KIB
+_NEWLINE = re.compile(rb"\n")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """A stretch of one file, read from front to back."""
+
+    index: int
+    """Which of the inputs."""
+    file: InputFile
+    position: int
+    within: int
+    end: int | None
+    """Where it ends although the file goes on; None: at the file's end."""
+    held_out: bool
+
+    @property
+    def content_end(self) -> int | None:
+        """The last byte to read; None where only reading tells."""
+        if self.end is None and not self.file.compression and not self.file.is_stdin:
+            return self.file.size_bytes
+        return self.end
+
+    @property
+    def after(self) -> Cursor:
+        """Where reading goes on when the part is done."""
+        if self.end is None:
+            return Cursor(file=self.index + 1, position=0)
+        return Cursor(file=self.index, position=self.end)
+
+    def cursor(self, position: int, within: int = 0) -> Cursor:
+        """A place inside."""
+        return Cursor(file=self.index, position=position, within=within)
+
+
+def parts_from(start: Cursor, file: InputFile, settings: ReadSettings) -> list[Part]:
+    """What there is to read of a file from a cursor on."""
+    tail = settings.tail
+    if tail is None or start.file != tail.file:
+        held_out = tail is not None and start.file > tail.file
+        return [_part(start, file, end=None, held_out=held_out)]
+    border = _find_border(file, settings, tail.position)
+    if start.position >= border:
+        return [_part(start, file, end=None, held_out=True)]
+    return [
+        _part(start, file, end=border, held_out=False),
+        _part(Cursor(file=start.file, position=border), file, end=None, held_out=True),
+    ]
+
+
+def _part(start: Cursor, file: InputFile, *, end: int | None, held_out: bool) -> Part:
+    return Part(
+        index=start.file,
+        file=file,
+        position=start.position,
+        within=start.within,
+        end=end,
+        held_out=held_out,
+    )
+
+
+def _find_border(file: InputFile, settings: ReadSettings, asked: int) -> int:
+    """Where the first part ends, at or after `asked`: a row, a line, a document, or by force."""
+    if asked <= 0 or file.kind in (InputKind.PARQUET, InputKind.ARROW):
+        return max(asked, 0)
+    if file.is_stdin:
+        raise UsageError(
+            "the tail of standard input is not known while it is read",
+            remedy="use `--split hash`, or save the input to a file",
+        )
+    before = (
+        1  # a separator that ends at the asked place counts, and needs its last bytes to be seen
+    )
+    if file.kind is InputKind.TEXT and settings.separator not in ("file", "line", "blank-line"):
+        before = len(settings.separator.encode())
+    start = max(0, asked - before)
+    content_end = None if file.compression else file.size_bytes
+    if content_end is not None and asked >= content_end:
+        return content_end
+    with open_stream(
+        file, position=start, window_limit_bytes=settings.document_limit_bytes
+    ) as stream:
+        window = ByteWindow(stream, position=start, end=content_end)
+        if file.kind is InputKind.JSONL:
+            return _next_line(window)
+        window.fill(before + _BORDER_SEARCH_BYTES)
+        separator = choose_separator(settings.separator, settings.delimiter)
+        return start + _forced_border(window.data, asked - start, separator.pattern)
+
+
+def _next_line(window: ByteWindow) -> int:
+    """Where the next line starts, however long this one is."""
+    while True:
+        window.fill(_BORDER_SEARCH_BYTES)
+        newline = window.data.find(b"\n")
+        if newline >= 0:
+            return window.position + newline + 1
+        window.drop(len(window.data))
+        if window.at_end:
+            return window.position
+
+
+def _forced_border(data: bytes, asked: int, pattern: re.Pattern[bytes] | None) -> int:
+    """After the next separator; else after the next newline; else at the next whole character."""
+    for expression in (pattern, _NEWLINE):
+        found = expression.search(data) if expression else None
+        if found:
+            return max(found.end(), asked)
+    while asked < len(data) and data[asked] & 0xC0 == 0x80:
+        asked += 1
+    return asked

@@ -1,0 +1,101 @@
+"""Documents out of Arrow files, as `datasets` writes them (stream format) or in the file format.
+
+The file is mapped, not read: an uncompressed record batch costs no memory of our own, whatever its size,
+and rows are taken out of it a block at a time. Going on in the middle steps over the batches before it
+without reading their rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from lowtide.source.blocks import Piece, ReadSettings
+from lowtide.source.byte_stream import explain_open_errors
+from lowtide.source.columns import check_column, pick_column, top_level_name
+from lowtide.source.parts import Part
+from lowtide.source.read_parquet import explain_damage
+from lowtide.source.rows import column_pieces
+
+_FILE_MAGIC = b"ARROW1"
+_SLICE_ROWS = 65_536
+
+
+def read_arrow(part: Part, settings: ReadSettings) -> Iterator[Piece]:
+    """The documents of an Arrow file, as pieces of block text."""
+    path = part.file.path
+    if not part.file.size_bytes:
+        return  # nothing can be mapped, and nothing is there
+    with explain_open_errors(part.file), pa.memory_map(str(path), "r") as source:
+        row = 0
+        batches = _batches(source, part, settings)
+        while True:
+            with explain_damage(path):
+                batch = next(batches, None)
+            if batch is None or (part.end is not None and row >= part.end):
+                return
+            if row + len(batch) > part.position:
+                yield from _batch_pieces(batch, row, source.tell(), part, settings)
+            row += len(batch)
+
+
+def _batches(
+    source: pa.MemoryMappedFile, part: Part, settings: ReadSettings
+) -> Iterator[pa.RecordBatch]:
+    """Record batches with the one column; they point into the mapped file."""
+    schema = _open(source, pa.ipc.IpcReadOptions()).schema
+    check_column(schema, settings.column, str(part.file.path))
+    index = schema.get_field_index(top_level_name(schema, settings.column))
+    reader = _open(source, pa.ipc.IpcReadOptions(included_fields=[index], use_threads=False))
+    if isinstance(reader, pa.RecordBatchFileReader):
+        for number in range(reader.num_record_batches):
+            yield reader.get_batch(number)
+    else:
+        yield from reader
+
+
+def _open(
+    source: pa.MemoryMappedFile, options: pa.ipc.IpcReadOptions
+) -> pa.RecordBatchFileReader | pa.RecordBatchStreamReader:
+    source.seek(0)
+    is_file = source.read(len(_FILE_MAGIC)) == _FILE_MAGIC
+    source.seek(0)
+    if is_file:
+        return pa.ipc.open_file(source, options=options)
+    return pa.ipc.open_stream(source, options=options)
+
+
+def _batch_pieces(
+    batch: pa.RecordBatch, first_row: int, done_bytes: int, part: Part, settings: ReadSettings
+) -> Iterator[Piece]:
+    """Pieces of one record batch, as far as it belongs to the part."""
+    with explain_damage(part.file.path):
+        values = _checked(pick_column(batch, settings.column))
+    start = max(0, part.position - first_row)
+    stop = len(values) if part.end is None else min(len(values), part.end - first_row)
+    while start < stop:
+        count = min(_SLICE_ROWS, stop - start)
+        yield from column_pieces(
+            values.slice(start, count),
+            part,
+            settings,
+            first_row=first_row + start,
+            within=part.within if first_row + start == part.position else 0,
+            done_bytes=min(done_bytes, part.file.size_bytes),
+        )
+        start += count
+
+
+def _checked(values: pa.Array) -> pa.Array:
+    """The column, once its offsets are known to lie inside it: a file may lie about them."""
+    plain = values.dictionary if pa.types.is_dictionary(values.type) else values
+    values.validate(full=False)
+    if pa.types.is_string(plain.type):
+        plain = plain.cast(pa.binary())
+    elif pa.types.is_large_string(plain.type):
+        plain = plain.cast(pa.large_binary())
+    plain.validate(full=True)
+    if pa.types.is_dictionary(values.type):
+        values.indices.validate(full=True)
+    return values

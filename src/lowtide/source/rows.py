@@ -1,0 +1,234 @@
+"""From rows to pieces: small rows are joined in columns, a large one is cut at safe cuts.
+
+What JSONL, Parquet and Arrow share. `within` counts the bytes of a large row that earlier pieces gave out,
+so that a cursor can point into it: the row is read again and its beginning dropped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from lowtide.errors import DataError
+from lowtide.source.blocks import (
+    FIRST_PIECE_BYTES,
+    LISTED_BAD_ROWS,
+    BadRow,
+    Piece,
+    ReadSettings,
+)
+from lowtide.source.parts import Part
+from lowtide.source.safe_cuts import last_safe_cut
+from lowtide.source.utf8 import is_utf8, replace_bad
+from lowtide.units import format_bytes, round_up_to_mib
+
+NOT_UTF8 = "not valid UTF-8"
+IS_NULL = "null"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Slice:
+    """Some bytes of a row."""
+
+    text: bytes
+    within: int
+    """Bytes of the row given out with this slice; 0 when it ends the row."""
+
+
+def is_long(size_bytes: int, settings: ReadSettings) -> bool:
+    """Whether a row of this size does not go into one block."""
+    return size_bytes > max(settings.block_bytes, FIRST_PIECE_BYTES)
+
+
+def cut_row(text: bytes, settings: ReadSettings, *, within: int, name: str) -> Iterator[Slice]:
+    """The row from `within` on in slices of about a block; the last one ends with the delimiter."""
+    view = memoryview(text)
+    while True:
+        cut = _next_cut(view[within:], settings, is_first=within == 0, name=name)
+        if not cut:
+            yield Slice(text=b"".join((view[within:], settings.delimiter)), within=0)
+            return
+        yield Slice(text=bytes(view[within : within + cut]), within=within + cut)
+        within += cut
+
+
+def _next_cut(rest: memoryview, settings: ReadSettings, *, is_first: bool, name: str) -> int:
+    """Where the next slice ends; 0: at the row's end."""
+    lowest = FIRST_PIECE_BYTES if is_first else 1
+    size = max(settings.block_bytes, lowest)
+    margin = 4 + max(map(len, settings.cut_rule.unsplittable), default=0)
+    while size < len(rest):
+        cut = last_safe_cut(rest[:size], settings.cut_rule, at_least=lowest)
+        if cut:
+            return cut
+        lowest = max(lowest, size - margin)
+        size *= 2
+    if len(rest) > settings.document_limit_bytes:
+        raise too_large(name, len(rest), settings.document_limit_bytes)
+    return 0
+
+
+def too_large(name: str, size_bytes: int, limit_bytes: int) -> DataError:
+    """The error for something that must be held whole and is larger than there is room for."""
+    return DataError(
+        f"{name} takes {format_bytes(size_bytes)}, more than the {format_bytes(limit_bytes)} "
+        "there is for one piece",
+        remedy="pass a larger `--memory`, by about "
+        f"{round_up_to_mib(4 * (size_bytes - limit_bytes))} or more",
+    )
+
+
+def column_pieces(
+    values: pa.Array,
+    part: Part,
+    settings: ReadSettings,
+    *,
+    first_row: int,
+    within: int,
+    done_bytes: int,
+) -> Iterator[Piece]:
+    """Pieces of a column of strings, binaries, or a dictionary of such. `within` belongs to the first row."""
+    lengths = _lengths(values)
+    ends = np.cumsum(lengths + len(settings.delimiter))
+    long_rows = np.flatnonzero(lengths > max(settings.block_bytes, FIRST_PIECE_BYTES))
+    start = 0
+    while start < len(values):
+        if within or is_long(int(lengths[start]), settings):
+            yield from _long_row(values, start, part, settings, first_row, within, done_bytes)
+            start, within = start + 1, 0
+            continue
+        before = int(ends[start - 1]) if start else 0
+        stop = int(np.searchsorted(ends, before + settings.block_bytes, side="right"))
+        next_long = int(np.searchsorted(long_rows, start))
+        if next_long < len(long_rows):
+            stop = min(stop, int(long_rows[next_long]))
+        stop = max(stop, start + 1)
+        rows = _as_binary(values.slice(start, stop - start))
+        yield _short_rows(rows, part, settings, first_row + start, done_bytes)
+        start = stop
+
+
+def _lengths(values: pa.Array) -> npt.NDArray[np.int64]:
+    """Bytes of each row, 0 for a null. A dictionary is measured without writing its values out."""
+    if pa.types.is_dictionary(values.type):
+        of_entries = pc.binary_length(_as_binary(values.dictionary))
+        lengths = of_entries.take(values.indices)
+    else:
+        lengths = pc.binary_length(_as_binary(values))
+    filled = pc.fill_null(lengths.cast(pa.int64()), 0)
+    return cast("npt.NDArray[np.int64]", filled.to_numpy(zero_copy_only=False))
+
+
+def _as_binary(values: pa.Array) -> pa.Array:
+    """The same bytes without a claim to be UTF-8: that is checked here, by the policy."""
+    if pa.types.is_dictionary(values.type):
+        values = _as_binary(values.dictionary).take(values.indices)
+    wide = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
+    return values.cast(pa.large_binary() if wide else pa.binary())
+
+
+def _long_row(
+    values: pa.Array,
+    index: int,
+    part: Part,
+    settings: ReadSettings,
+    first_row: int,
+    within: int,
+    done_bytes: int,
+) -> Iterator[Piece]:
+    row = first_row + index
+    text = cast("bytes", _as_binary(values.slice(index, 1))[0].as_py())
+    after = part.cursor(row + 1)
+    bad: tuple[BadRow, ...] = ()
+    if not is_utf8(text):
+        bad = (bad_row(part, settings, row, NOT_UTF8),)
+        if settings.bad_text == "skip":
+            yield Piece(after=after, done_bytes=done_bytes, bad=bad, bad_count=1)
+            return
+        text, _ = replace_bad(text)
+    if within:
+        bad = ()  # counted when the row began
+    for part_of_row in cut_row(text, settings, within=within, name=f"{part.file.path} row {row}"):
+        yield Piece(
+            text=part_of_row.text,
+            document_count=0 if part_of_row.within else 1,
+            after=part.cursor(row, part_of_row.within) if part_of_row.within else after,
+            done_bytes=done_bytes,
+            bad=bad,
+            bad_count=len(bad),
+        )
+        bad = ()
+
+
+def _short_rows(
+    rows: pa.Array, part: Part, settings: ReadSettings, first_row: int, done_bytes: int
+) -> Piece:
+    """Rows that fit a block together, joined without an object for each; damaged ones are looked at singly."""
+    after = part.cursor(first_row + len(rows))
+    if rows.null_count == 0:
+        filled = rows.filter(pc.not_equal(pc.binary_length(rows), 0))
+        text = _join(filled, settings.delimiter)
+        if is_utf8(text):
+            return Piece(
+                text=text,
+                document_count=len(filled),
+                after=after,
+                done_bytes=done_bytes,
+                empty_count=len(rows) - len(filled),
+            )
+    return _careful_rows(rows, part, settings, first_row, done_bytes)
+
+
+def _join(rows: pa.Array, delimiter: bytes) -> bytes:
+    """Every row followed by the delimiter: the data buffer of the joined column is just that text."""
+    if not len(rows):
+        return b""
+    nothing = pa.scalar(b"", rows.type)
+    joined = pc.binary_join_element_wise(rows, nothing, pa.scalar(delimiter, rows.type))
+    size_bytes = pc.sum(pc.binary_length(joined)).as_py()
+    return cast("bytes", joined.buffers()[2].slice(0, size_bytes).to_pybytes())
+
+
+def _careful_rows(
+    rows: pa.Array, part: Part, settings: ReadSettings, first_row: int, done_bytes: int
+) -> Piece:
+    """Row by row, by the policy for bad text."""
+    texts: list[bytes] = []
+    bad: list[BadRow] = []
+    empty_count = 0
+    for row, text in enumerate(rows.to_pylist(), start=first_row):
+        if text is None:
+            bad.append(bad_row(part, settings, row, IS_NULL))
+        elif not text:
+            empty_count += 1
+        elif is_utf8(text):
+            texts.append(text)
+        else:
+            bad.append(bad_row(part, settings, row, NOT_UTF8))
+            if settings.bad_text == "replace":
+                texts.append(replace_bad(text)[0])
+    return Piece(
+        text=settings.delimiter.join([*texts, b""]),
+        document_count=len(texts),
+        after=part.cursor(first_row + len(rows)),
+        done_bytes=done_bytes,
+        bad=tuple(bad[:LISTED_BAD_ROWS]),
+        bad_count=len(bad),
+        empty_count=empty_count,
+    )
+
+
+def bad_row(part: Part, settings: ReadSettings, row: int, reason: str) -> BadRow:
+    """The record of a bad row, or the error that the policy asks for."""
+    if settings.bad_text == "fail":
+        raise DataError(
+            f"{part.file.path}, row {row}: the value of {settings.column!r} is {reason}",
+            remedy="pass `--bad-text skip` to leave such rows out and count them, or `--bad-text replace`",
+        )
+    return BadRow(file=str(part.file.path), position=row, unit="row", reason=reason)

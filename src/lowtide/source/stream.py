@@ -1,0 +1,148 @@
+"""The stream of blocks: all inputs, one after the other, as text for the encoder.
+
+    inputs ─► parts ─► read_text | read_jsonl | read_parquet | read_arrow ─► pieces ─► blocks
+
+What the blocks hold, laid end to end, depends on the inputs and on `column`, `separator`, `bad_text`,
+`delimiter` and `tail` alone. Block size and limits only move the borders. Reading from any block's `after`
+gives the rest of the same stream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from lowtide.source.blocks import (
+    FIRST_PIECE_BYTES,
+    LISTED_BAD_ROWS,
+    BadRow,
+    BadText,
+    Block,
+    Cursor,
+    Piece,
+    ReadSettings,
+)
+from lowtide.source.find_inputs import InputFile, InputKind
+from lowtide.source.parts import Part, parts_from
+from lowtide.source.read_arrow import read_arrow
+from lowtide.source.read_jsonl import read_jsonl
+from lowtide.source.read_parquet import read_parquet
+from lowtide.source.read_text import read_text
+
+__all__ = [
+    "FIRST_PIECE_BYTES",
+    "BadRow",
+    "BadText",
+    "Block",
+    "Cursor",
+    "ReadSettings",
+    "read_blocks",
+]
+
+_READERS = {
+    InputKind.TEXT: read_text,
+    InputKind.JSONL: read_jsonl,
+    InputKind.PARQUET: read_parquet,
+    InputKind.ARROW: read_arrow,
+}
+
+
+def read_blocks(
+    inputs: Sequence[InputFile], settings: ReadSettings, *, start: Cursor
+) -> Iterator[Block]:
+    """The documents of all inputs from `start` on, in blocks of about `block_bytes`.
+
+    Small documents and small files share a block. A damaged input is a `DataError` that names file and
+    place. Holds two blocks and what the reader of the format holds (see there).
+    """
+    bench = _Bench(settings=settings, done_before=_sizes_before(inputs))
+    for index in range(start.file, len(inputs)):
+        cursor = start if index == start.file else Cursor(file=index, position=0)
+        for part in parts_from(cursor, inputs[index], settings):
+            for piece in _pieces(part, settings):
+                if bench.must_clear_before(piece, part):
+                    yield bench.clear()
+                bench.add(piece, part)
+                if bench.size_bytes >= settings.block_bytes:
+                    yield bench.clear()
+    if bench.holds_something():
+        yield bench.clear()
+
+
+def _sizes_before(inputs: Sequence[InputFile]) -> list[int]:
+    """Stored bytes of all files before each one."""
+    before = [0]
+    for file in inputs:
+        before.append(before[-1] + file.size_bytes)
+    return before
+
+
+def _pieces(part: Part, settings: ReadSettings) -> Iterator[Piece]:
+    """What the part's reader yields, and at last a piece that only moves the cursor behind the part."""
+    done_bytes = 0
+    for piece in _READERS[part.file.kind](part, settings):
+        done_bytes = piece.done_bytes
+        yield piece
+    if part.end is None:
+        done_bytes = part.file.size_bytes
+    yield Piece(after=part.after, done_bytes=done_bytes)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Bench:
+    """The pieces of the block that is being put together."""
+
+    settings: ReadSettings
+    done_before: list[int]
+    texts: list[bytes] = field(default_factory=list)
+    size_bytes: int = 0
+    document_count: int = 0
+    after: Cursor = field(default_factory=lambda: Cursor(file=0, position=0))
+    done_bytes: int = 0
+    held_out: bool = False
+    bad: list[BadRow] = field(default_factory=list)
+    bad_count: int = 0
+    empty_count: int = 0
+
+    def must_clear_before(self, piece: Piece, part: Part) -> bool:
+        """Whether the piece does not belong into the same block."""
+        if not self.holds_something():
+            return False
+        would_be = self.size_bytes + len(piece.text)
+        is_too_much = self.size_bytes > 0 and would_be > self.settings.block_bytes
+        return is_too_much or (part.held_out != self.held_out and bool(piece.text))
+
+    def holds_something(self) -> bool:
+        """Whether a block made now would say anything."""
+        return bool(self.size_bytes or self.bad_count or self.empty_count)
+
+    def add(self, piece: Piece, part: Part) -> None:
+        """Lay a piece behind the others."""
+        if piece.text:
+            self.texts.append(piece.text)
+            self.size_bytes += len(piece.text)
+        if not self.size_bytes or piece.text:
+            self.held_out = part.held_out
+        self.document_count += piece.document_count
+        self.after = piece.after
+        self.done_bytes = self.done_before[part.index] + piece.done_bytes
+        self.bad.extend(piece.bad[: LISTED_BAD_ROWS - len(self.bad)])
+        self.bad_count += piece.bad_count
+        self.empty_count += piece.empty_count
+
+    def clear(self) -> Block:
+        """The block made of all pieces; the bench is empty afterwards. A single piece is not copied."""
+        block = Block(
+            text=self.texts[0] if len(self.texts) == 1 else b"".join(self.texts),
+            document_count=self.document_count,
+            text_bytes=self.size_bytes - self.document_count * len(self.settings.delimiter),
+            after=self.after,
+            input_done_bytes=self.done_bytes,
+            held_out=self.held_out,
+            bad=tuple(self.bad),
+            bad_count=self.bad_count,
+            empty_count=self.empty_count,
+        )
+        self.texts, self.bad = [], []
+        self.size_bytes = self.document_count = self.bad_count = self.empty_count = 0
+        return block

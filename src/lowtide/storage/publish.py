@@ -1,0 +1,134 @@
+"""Outputs are absent or whole: written beside their place, synced, renamed, the folder synced.
+
+    write `.manifest.json.4711.tmp` → fsync → os.replace → fsync of the folder
+
+A crash at any of these arrows leaves the old file or the new one, and at most a `.tmp` beside it,
+which `remove_leftovers` clears at the next start.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from lowtide.errors import StorageError
+
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
+_LEFTOVER = re.compile(r"\..+\.\d+\.tmp\Z", re.DOTALL)
+_FOLDERS_THAT_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP)
+_GO_ON = "then run the same command again: it goes on where it was"
+
+
+def write_atomically(path: Path, data: bytes) -> None:
+    """`path` holds exactly `data` afterwards, durably; after any failure, what it held before."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with storage_errors(path):
+            _write_and_sync(partial, data)
+        publish(partial, path)
+    except BaseException:
+        with suppress(OSError):  # the first error is the one to tell
+            partial.unlink(missing_ok=True)
+        raise
+
+
+def publish(partial: Path, final: Path) -> None:
+    """Give a finished file its name. The caller has synced its bytes and closed it."""
+    with storage_errors(final):
+        os.replace(partial, final)  # noqa: PTH105 - and never os.rename: it fails on Windows
+    sync_folder(final.parent)
+
+
+def sync_file(file_number: int) -> None:
+    """The bytes of an open file are on the disk afterwards, not in a cache of system or drive."""
+    full_sync = getattr(fcntl, "F_FULLFSYNC", None)
+    if full_sync is not None:  # macOS: fsync alone stops at the drive's own cache
+        with suppress(OSError):
+            fcntl.fcntl(file_number, full_sync)
+            return
+    os.fsync(file_number)
+
+
+def sync_folder(path: Path) -> None:
+    """Names created, replaced or removed in the folder survive a power cut afterwards."""
+    if os.name == "nt":  # a folder cannot be opened there; NTFS keeps names in its own journal
+        return
+    with storage_errors(path):
+        folder = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        except OSError as error:
+            if error.errno not in _FOLDERS_THAT_CANNOT_SYNC:  # some network file systems
+                raise
+        finally:
+            os.close(folder)
+
+
+def remove_leftovers(folder: Path) -> int:
+    """How many `.NAME.PID.tmp` files of a killed run were removed. For a folder of ours alone."""
+    with storage_errors(folder):
+        leftovers = [entry for entry in folder.iterdir() if _LEFTOVER.match(entry.name)]
+        for entry in leftovers:
+            entry.unlink(missing_ok=True)
+    return len(leftovers)
+
+
+@contextmanager
+def storage_errors(path: Path, *, doing: str = "write") -> Iterator[None]:
+    """Turn every OSError of the block into a StorageError that names `path` and what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise storage_error(error, path, doing=doing) from error
+
+
+def storage_error(error: OSError, path: Path, *, doing: str = "write") -> StorageError:
+    """The disk's answer in words, with a remedy. What was published before stands."""
+    number = error.errno or 0
+    said = os.strerror(number) if number else str(error)
+    name = errno.errorcode.get(number, "no error number")
+    return StorageError(f"cannot {doing} {path}: {said} ({name})", remedy=_remedy(number, path))
+
+
+def _remedy(number: int, path: Path) -> str:
+    folder = path.parent
+    match number:
+        case errno.ENOSPC:
+            return f"free space on the disk that holds {folder}, {_GO_ON}; or pass another `--out`"
+        case errno.EDQUOT:
+            return f"free some of your quota on {folder}, {_GO_ON}; or pass another `--out`"
+        case errno.EROFS:
+            return "pass an `--out` on a file system that can be written to"
+        case errno.EACCES | errno.EPERM:
+            return (
+                f"allow access to {folder} (or close what holds it open), or pass another `--out`"
+            )
+        case errno.EIO:
+            return f"check the disk that holds {folder} (`dmesg` says more), {_GO_ON}"
+        case errno.ENOENT | errno.ENOTDIR:
+            return f"make sure that the folder {folder} exists and is a folder, {_GO_ON}"
+        case errno.EISDIR | errno.ENOTEMPTY | errno.EEXIST:
+            return f"move {path} away, {_GO_ON}; or pass another `--out`"
+        case errno.EFBIG:
+            return "raise the file size limit (`ulimit -f`) or pass a smaller `--shard-tokens`"
+        case errno.EMFILE | errno.ENFILE:
+            return f"raise the limit on open files (`ulimit -n`), {_GO_ON}"
+        case errno.ENAMETOOLONG:
+            return "pass an `--out` with a shorter name"
+        case _:
+            return f"check the disk that holds {folder}, {_GO_ON}"
+
+
+def _write_and_sync(path: Path, data: bytes) -> None:
+    with path.open("wb") as file:
+        file.write(data)
+        file.flush()
+        sync_file(file.fileno())  # the rename must not become durable before the bytes do

@@ -1,0 +1,193 @@
+"""Blocks of documents in, token ids out: the hot loop, done by gigatoken.
+
+Every document in a block is followed by a delimiter, which the encoder knows as one more special token.
+So a whole block is one call, and the documents' ends are the places where the delimiter's id stands:
+
+    text  = b"Hello there<D>Bye<D>"
+    ids   = [15496, 612, 50257, 3886, 50257]        # gpt2; 50257 is the delimiter's own id
+
+Three things that gigatoken 0.10 does are guarded here. Its cache of words grows without bound: `renew`
+drops it. Its Unicode tables are newer than the reference's: documents with a code point on which the two
+differ go through the reference. And `encode_batch` returns an awkward array, whose import alone takes
+longer than 50 MB of text: a "padded batch" of one row is a plain numpy array.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lowtide.errors import DataError
+from lowtide.tokenizer import hugging_face
+from lowtide.tokenizer.disagreements import Reference, contains_disagreement
+from lowtide.tokenizer.reference import Ids, ReferenceEncoder, SpecialInText, make_reference
+from lowtide.tokenizer.vocabulary import Vocabulary
+from lowtide.units import MIB
+
+if TYPE_CHECKING:
+    from gigatoken.gigatoken_rs import BPETokenizer
+
+_GIGATOKEN_PATTERNS = {"gpt2": "gpt2", "cl100k": "gpt4", "o200k": "o200k"}
+PEAK_BYTES_PER_TEXT_BYTE = 14
+"""While a block is encoded: the text, at worst one id a byte held thrice (4 + 4 + 4), and as 2 at last."""
+PEAK_BYTES_PER_WORD_BYTE = 36
+"""The same for one word as long as the block: measured 21 to 33, a run of digits the most."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodeSettings:
+    """How text becomes ids; all of it changes the output and none of it the memory."""
+
+    vocabulary: Vocabulary
+    delimiter: bytes
+    special_in_text: SpecialInText = "text"
+
+    @property
+    def delimiter_id(self) -> int:
+        """The first id that no token has."""
+        return self.vocabulary.size
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EncodedBlock:
+    """Ids of a block with the delimiter's id at every document end; `ends` are those positions."""
+
+    ids: Ids
+    ends: np.ndarray[tuple[int], np.dtype[np.int64]]
+
+
+def encoder_bytes(vocabulary: Vocabulary) -> int:
+    """What a fresh encoder occupies. Measured: gpt2 27 MiB, cl100k 39 MiB, o200k 53 MiB."""
+    return 16 * MIB + 240 * vocabulary.size
+
+
+def reference_bytes(vocabulary: Vocabulary) -> int:
+    """What the reference occupies. Measured with tiktoken: gpt2 21 MiB, cl100k 40 MiB, o200k 75 MiB."""
+    return 6 * MIB + 380 * vocabulary.size
+
+
+class Encoder:
+    """One thread's encoder. Not shared: gigatoken's own worker threads are not used."""
+
+    def __init__(self, settings: EncodeSettings) -> None:
+        self._settings = settings
+        self._reference: ReferenceEncoder | None = None
+        self._fast = make_fast(settings)
+
+    @property
+    def is_fast(self) -> bool:
+        """False when gigatoken cannot load this tokenizer and the reference does all the work."""
+        return self._fast is not None
+
+    def renew(self) -> None:
+        """Forget every word seen, so that the memory they took can go back. Changes no id."""
+        self._reference = None
+        if self._fast is not None:
+            self._fast = None  # the old tables must be gone before the new ones come
+            self._fast = make_fast(self._settings)
+
+    def encode(self, text: bytes, *, document_count: int) -> EncodedBlock:
+        """The ids of a block in which `document_count` documents end."""
+        settings = self._settings
+        if settings.special_in_text == "fail":
+            refuse_special_tokens(text, settings)
+        if self._fast is None or self._needs_reference(text):
+            ids = self._encode_document_by_document(text)
+        else:
+            ids = encode_fast(self._fast, text)
+        ends = np.flatnonzero(ids == settings.delimiter_id)
+        if len(ends) != document_count:
+            raise DataError(
+                f"a text contains {settings.delimiter!r}, which lowtide puts between documents",
+                remedy="remove these bytes from the text; no other text is reserved",
+            )
+        return EncodedBlock(ids=ids, ends=ends)
+
+    def _needs_reference(self, text: bytes) -> bool:
+        """Whether gigatoken's Unicode tables would cut a word of this text differently.
+
+        A pattern we do not know is taken for o200k's, which asks about the most classes.
+        """
+        vocabulary = self._settings.vocabulary
+        reference: Reference = "tiktoken" if vocabulary.kind == "ranks" else "tokenizers"
+        return contains_disagreement(text, reference, vocabulary.pattern or "o200k")
+
+    def _encode_document_by_document(self, text: bytes) -> Ids:
+        """The careful way: the reference where the two would differ, gigatoken elsewhere."""
+        pieces: list[Ids] = []
+        delimiter = np.array([self._settings.delimiter_id], dtype=np.uint32)
+        for number, document in enumerate(text.split(self._settings.delimiter)):
+            if number:
+                pieces.append(delimiter)
+            if self._fast is None or self._needs_reference(document):
+                pieces.append(self._get_reference().encode(document))
+            else:
+                pieces.append(encode_fast(self._fast, document))
+        return np.concatenate(pieces)
+
+    def _get_reference(self) -> ReferenceEncoder:
+        if self._reference is None:
+            settings = self._settings
+            self._reference = make_reference(settings.vocabulary, settings.special_in_text)
+        return self._reference
+
+
+def make_fast(settings: EncodeSettings) -> BPETokenizer | None:
+    """gigatoken's encoder with the delimiter as a special token, or None where only the reference is safe."""
+    from gigatoken.gigatoken_rs import BPETokenizer, load_hf_json
+
+    vocabulary = settings.vocabulary
+    delimiter = settings.delimiter.decode()
+    keep_special = settings.special_in_text == "token"
+    if vocabulary.kind == "ranks":
+        assert vocabulary.pattern is not None
+        special = dict(vocabulary.special_tokens) if keep_special else {}
+        special[delimiter] = settings.delimiter_id
+        with tempfile.TemporaryDirectory(prefix="lowtide-") as folder:
+            path = Path(folder) / "ranks.tiktoken"  # gigatoken reads rank files by path only
+            path.write_bytes(vocabulary.content)
+            return BPETokenizer.from_tiktoken(
+                path, _GIGATOKEN_PATTERNS[vocabulary.pattern], special
+            )
+    if not vocabulary.plain:
+        return None
+    content = hugging_face.with_delimiter(
+        vocabulary.content,
+        delimiter=delimiter,
+        delimiter_id=settings.delimiter_id,
+        keep_special=keep_special,
+    )
+    try:
+        made = load_hf_json(content)
+    except Exception:  # noqa: BLE001 - whatever it cannot load, the reference can
+        return None
+    return made if isinstance(made, BPETokenizer) else None
+
+
+def encode_fast(fast: BPETokenizer, text: bytes) -> Ids:
+    """One block, on this thread, with the GIL released."""
+    from gigatoken.gigatoken_rs import BytesSource, PadTruncate
+
+    if not text:
+        return np.empty(0, dtype=np.uint32)
+    matrix, _lengths = fast.encode_batch_padded(BytesSource(text), PadTruncate(0), parallel=False)
+    row: Ids = matrix[0]
+    return row
+
+
+def refuse_special_tokens(text: bytes, settings: EncodeSettings) -> None:
+    """`--special-in-text fail`: the first special token found inside a document ends the run."""
+    for token in settings.vocabulary.special_tokens:
+        spelled = token.encode()
+        if spelled != settings.delimiter and spelled in text:
+            place = text.index(spelled)
+            around = text[max(0, place - 30) : place + len(spelled) + 30].decode(errors="replace")
+            raise DataError(
+                f"a text contains the special token {token}: …{around}…",
+                remedy="pass `--special-in-text text` to read it as plain text, "
+                "or `--special-in-text token` to give it the special id",
+            )

@@ -1,0 +1,131 @@
+"""What a tokenizer.json says of itself: pattern, special tokens, and whether text may be cut at all."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from lowtide.errors import UsageError
+from lowtide.tokenizer.patterns import PatternName, recognise
+
+_END_OF_TEXT_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
+
+
+class _AddedToken(msgspec.Struct):
+    id: int
+    content: str
+    special: bool = False
+    lstrip: bool = False
+    rstrip: bool = False
+    single_word: bool = False
+    normalized: bool = False
+
+
+class _Expression(msgspec.Struct, rename={"regex": "Regex", "text": "String"}):
+    regex: str | None = None
+    text: str | None = None
+
+
+class _PreTokenizer(msgspec.Struct):
+    type: str
+    add_prefix_space: bool = False
+    use_regex: bool = True
+    behavior: str = ""
+    invert: bool = False
+    pattern: _Expression | None = None
+    pretokenizers: list[_PreTokenizer] | None = None
+
+
+class _Model(msgspec.Struct):
+    type: str = "BPE"
+    vocab: dict[str, int] | list[tuple[str, float]] = {}
+    byte_fallback: bool | None = None
+
+
+class _File(msgspec.Struct):
+    model: _Model
+    added_tokens: list[_AddedToken] = []
+    pre_tokenizer: _PreTokenizer | None = None
+    normalizer: msgspec.Raw = msgspec.Raw(b"null")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JsonFacts:
+    """The part of a tokenizer.json that lowtide itself must know."""
+
+    pattern: PatternName | None
+    size: int
+    special_tokens: dict[str, int]
+    added_tokens: tuple[str, ...]
+    end_of_text: int | None
+    plain: bool
+
+
+def read_facts(content: bytes, *, name: str) -> JsonFacts:
+    """Read a tokenizer.json. Anything that is not one is a UsageError."""
+    file = _decode(content, name)
+    vocabulary_ids = file.model.vocab.values() if isinstance(file.model.vocab, dict) else ()
+    largest = max([*vocabulary_ids, *(token.id for token in file.added_tokens), -1])
+    special = {token.content: token.id for token in file.added_tokens if token.special}
+    ordinary = tuple(token.content for token in file.added_tokens if not token.special)
+    plain = _is_byte_level_bpe(file) and not any(_eats_neighbours(t) for t in file.added_tokens)
+    return JsonFacts(
+        pattern=_pattern_of(file.pre_tokenizer) if plain else None,
+        size=max(largest + 1, len(file.model.vocab)),
+        special_tokens=special,
+        added_tokens=ordinary,
+        end_of_text=next((special[n] for n in _END_OF_TEXT_NAMES if n in special), None),
+        plain=plain,
+    )
+
+
+def with_delimiter(
+    content: bytes, *, delimiter: str, delimiter_id: int, keep_special: bool
+) -> bytes:
+    """The same tokenizer with one more added token that ends a document.
+
+    Without `keep_special` the special tokens are left out, so that their names inside a text stay text.
+    """
+    raw: dict[str, msgspec.Raw] = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+    tokens = msgspec.json.decode(raw.get("added_tokens", b"[]"), type=list[_AddedToken])
+    kept = [token for token in tokens if keep_special or not token.special]
+    kept.append(_AddedToken(id=delimiter_id, content=delimiter, special=True))
+    raw["added_tokens"] = msgspec.Raw(msgspec.json.encode(kept))
+    return msgspec.json.encode(raw)
+
+
+def _decode(content: bytes, name: str) -> _File:
+    try:
+        return msgspec.json.decode(content, type=_File)
+    except (msgspec.DecodeError, UnicodeDecodeError) as cause:
+        raise UsageError(
+            f"{name} is not a tokenizer.json: {cause}",
+            remedy="pass a file that `tokenizers.Tokenizer.from_file` opens",
+        ) from cause
+
+
+def _is_byte_level_bpe(file: _File) -> bool:
+    bytes_only = file.model.type == "BPE" and not file.model.byte_fallback
+    return bytes_only and bytes(file.normalizer) == b"null"
+
+
+def _eats_neighbours(token: _AddedToken) -> bool:
+    """Tokens that swallow white space or look at word borders: no cut beside them is safe."""
+    return token.lstrip or token.rstrip or token.single_word
+
+
+def _pattern_of(pre: _PreTokenizer | None) -> PatternName | None:
+    """`ByteLevel` alone is GPT-2's pattern; `[Split(Regex), ByteLevel]` carries its own."""
+    if pre is None:
+        return None
+    if pre.type == "ByteLevel":
+        return "gpt2" if pre.use_regex and not pre.add_prefix_space else None
+    steps = pre.pretokenizers or []
+    if pre.type != "Sequence" or [step.type for step in steps] != ["Split", "ByteLevel"]:
+        return None
+    split, byte_level = steps
+    if byte_level.use_regex or byte_level.add_prefix_space or split.pattern is None:
+        return None
+    isolated = split.behavior == "Isolated" or (split.behavior == "Removed" and split.invert)
+    return recognise(split.pattern.regex or "") if isolated else None

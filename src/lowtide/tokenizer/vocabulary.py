@@ -1,0 +1,214 @@
+"""What a tokenizer is: its tokens, its pattern, its special tokens. Read from a name or a file.
+
+gpt2                      shipped with lowtide
+cl100k_base, o200k_base   tiktoken's cache, or the network
+NAME.tiktoken             ranks; the pattern follows from the content or from the name
+tokenizer.json, a folder  Hugging Face's file
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.resources
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import xxhash
+
+from lowtide.errors import UsageError
+from lowtide.tokenizer import hugging_face
+from lowtide.tokenizer.patterns import PatternName
+
+END_OF_TEXT = "<|endoftext|>"
+_FIM = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>")
+_CL100K_SPECIAL = {
+    END_OF_TEXT: 100257,
+    _FIM[0]: 100258,
+    _FIM[1]: 100259,
+    _FIM[2]: 100260,
+    "<|endofprompt|>": 100276,
+}
+_O200K_SPECIAL = {END_OF_TEXT: 199999, "<|endofprompt|>": 200018}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Published:
+    """An encoding that OpenAI published, known by the sha256 of its rank file."""
+
+    name: str
+    sha256: str
+    pattern: PatternName
+    special_tokens: dict[str, int]
+
+
+_PUBLISHED = (
+    _Published(
+        name="gpt2",
+        sha256="306cd27f03c1a714eca7108e03d66b7dc042abe8c258b44c199a7ed9838dd930",
+        pattern="gpt2",
+        special_tokens={END_OF_TEXT: 50256},
+    ),
+    _Published(
+        name="cl100k_base",
+        sha256="223921b76ee99bde995b7ff738513eef100fb51d18c93597a113bcffe865b2a7",
+        pattern="cl100k",
+        special_tokens=_CL100K_SPECIAL,
+    ),
+    _Published(
+        name="o200k_base",
+        sha256="446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d",
+        pattern="o200k",
+        special_tokens=_O200K_SPECIAL,
+    ),
+)
+NAMES = tuple(known.name for known in _PUBLISHED)
+_BLOBS = "https://openaipublic.blob.core.windows.net/encodings/"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Vocabulary:
+    """Everything needed to make an encoder, as plain values; `content` is the file itself."""
+
+    name: str
+    kind: Literal["ranks", "json"]
+    content: bytes
+    pattern: PatternName | None
+    """None when the pre-tokenizer is one we have no safe cuts for: documents are then encoded whole."""
+    size: int
+    """One more than the largest id, special tokens included."""
+    special_tokens: dict[str, int]
+    added_tokens: tuple[str, ...] = ()
+    """Found in any text before the pattern is applied, whatever `--special-in-text` says."""
+    end_of_text: int | None
+    plain: bool = True
+    """False when a normalizer or a token that eats its neighbours makes only the reference safe."""
+
+    @property
+    def fingerprint(self) -> str:
+        """Equal for equal ids: of the file and, for rank files, of what the file does not carry."""
+        extra = repr((self.kind, self.pattern, sorted(self.special_tokens.items())))
+        digest = xxhash.xxh3_128(self.content)
+        digest.update(extra.encode())
+        return str(digest.hexdigest())
+
+
+def load_vocabulary(source: str) -> Vocabulary:
+    """Find a tokenizer by name, file or folder. Costs one read; no encoder is made yet."""
+    if source in ("gpt2", "r50k_base"):
+        data = importlib.resources.files("lowtide.tokenizer") / "data" / "r50k_base.tiktoken"
+        return from_ranks(data.read_bytes(), name="gpt2")
+    if source in NAMES:
+        return from_ranks(_published_ranks(source), name=source)
+    path = Path(source)
+    if path.is_dir():
+        path = path / "tokenizer.json"
+    if not path.is_file():
+        raise UsageError(
+            f"no tokenizer is called {source!r}, and no file or folder with a tokenizer.json is there",
+            remedy=f"pass one of {', '.join(NAMES)}, a tokenizer.json, a folder with one, "
+            "or a .tiktoken file",
+        )
+    content = _read(path)
+    if path.suffix == ".tiktoken":
+        return from_ranks(content, name=path.name)
+    return from_json(content, name=path.name if path.name != "tokenizer.json" else path.parent.name)
+
+
+def from_ranks(content: bytes, *, name: str) -> Vocabulary:
+    """A vocabulary out of a `.tiktoken` file: `base64(token) SPACE rank` on each line."""
+    ranks = parse_ranks(content, name=name)
+    known = _recognise_ranks(content, name)
+    if known is None:
+        raise UsageError(
+            f"{name} does not say which pattern cuts its words: a .tiktoken file holds ranks only",
+            remedy="name it after its pattern, such as mine.gpt2.tiktoken, mine.cl100k.tiktoken "
+            "or mine.o200k.tiktoken; or pass a tokenizer.json",
+        )
+    special = known.special_tokens if known.sha256 else {END_OF_TEXT: max(ranks.values()) + 1}
+    return Vocabulary(
+        name=known.name if known.sha256 else name,
+        kind="ranks",
+        content=content,
+        pattern=known.pattern,
+        size=max(max(ranks.values()), *special.values()) + 1,
+        special_tokens=dict(special),
+        end_of_text=special[END_OF_TEXT],
+    )
+
+
+def from_json(content: bytes, *, name: str) -> Vocabulary:
+    """A vocabulary out of a tokenizer.json."""
+    facts = hugging_face.read_facts(content, name=name)
+    return Vocabulary(
+        name=name or "tokenizer.json",
+        kind="json",
+        content=content,
+        pattern=facts.pattern,
+        size=facts.size,
+        special_tokens=dict(facts.special_tokens),
+        added_tokens=facts.added_tokens,
+        end_of_text=facts.end_of_text,
+        plain=facts.plain,
+    )
+
+
+def parse_ranks(content: bytes, *, name: str) -> dict[bytes, int]:
+    """The ranks of a `.tiktoken` file. `b"IQ== 0"` is the token `!` with rank 0."""
+    try:
+        pairs = (line.split() for line in content.splitlines() if line)
+        ranks = {base64.b64decode(token, validate=True): int(rank) for token, rank in pairs}
+    except ValueError as cause:
+        raise UsageError(
+            f"{name} is not a .tiktoken file: {cause}",
+            remedy="each line must read base64(token), a space, and the rank",
+        ) from cause
+    if len(ranks) < 256 or any(bytes([byte]) not in ranks for byte in range(256)):
+        raise UsageError(
+            f"{name} has {len(ranks)} tokens and not all 256 single bytes among them",
+            remedy="pass a byte-level vocabulary: every byte must be a token of its own",
+        )
+    return ranks
+
+
+def _recognise_ranks(content: bytes, name: str) -> _Published | None:
+    digest = hashlib.sha256(content).hexdigest()
+    for known in _PUBLISHED:
+        if known.sha256 == digest:
+            return known
+    patterns: tuple[tuple[str, PatternName], ...] = (
+        ("o200k", "o200k"),
+        ("cl100k", "cl100k"),
+        ("gpt2", "gpt2"),
+        ("r50k", "gpt2"),
+    )
+    for word, pattern in patterns:
+        if word in name:
+            return _Published(name=name, sha256="", pattern=pattern, special_tokens={})
+    return None
+
+
+def _published_ranks(name: str) -> bytes:
+    """The rank file, through tiktoken's own cache (`TIKTOKEN_CACHE_DIR`) and, failing that, the network."""
+    from tiktoken.load import read_file_cached
+
+    known = next(known for known in _PUBLISHED if known.name == name)
+    try:
+        return bytes(read_file_cached(f"{_BLOBS}{name}.tiktoken", known.sha256))
+    except (OSError, ValueError, ImportError) as cause:  # requests' errors are OSErrors
+        raise UsageError(
+            f"{name} is neither in tiktoken's cache nor could it be fetched ({type(cause).__name__})",
+            remedy=f"pass a file, `--tokenizer {name}.tiktoken`, or set TIKTOKEN_CACHE_DIR to a folder "
+            "that tiktoken has filled on a machine with a network",
+        ) from cause
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as cause:
+        raise UsageError(
+            f"cannot read the tokenizer {path}: {cause.strerror}",
+            remedy="check the file's permissions",
+        ) from cause

@@ -1,0 +1,87 @@
+"""Numbers with a unit, read and written. Sizes are `int` bytes inside the house, text only at its door."""
+
+from __future__ import annotations
+
+import re
+
+from lowtide.errors import UsageError
+
+KIB = 1 << 10
+MIB = 1 << 20
+GIB = 1 << 30
+
+_BYTE_UNITS = {
+    "b": 1,
+    "kb": 10**3,
+    "mb": 10**6,
+    "gb": 10**9,
+    "tb": 10**12,
+    "kib": KIB,
+    "mib": MIB,
+    "gib": GIB,
+    "tib": 1 << 40,
+}
+_COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
+_NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]*)\s*\Z")
+
+
+def parse_bytes(text: str) -> int:
+    """Turn `"6GiB"` into bytes. `GB` is decimal and `GiB` binary: a budget must not be 7% off."""
+    match = _NUMBER.match(text)
+    factor = _BYTE_UNITS.get(match.group(2).lower()) if match else None
+    if match is None or factor is None:
+        raise UsageError(
+            f"{text!r} is not a size",
+            remedy="write a number and a unit, such as 512MiB, 6GiB or 1.5GB",
+        )
+    return int(float(match.group(1)) * factor)
+
+
+def parse_count(text: str) -> int:
+    """Turn `"100M"` into 100,000,000. Counts are decimal: `k`, `M`, `B`."""
+    match = _NUMBER.match(text.replace("_", "").replace(",", ""))
+    factor = _COUNT_UNITS.get(match.group(2).lower()) if match else None
+    if match is None or factor is None:
+        raise UsageError(
+            f"{text!r} is not a count", remedy="write a number such as 250000, 10k or 100M"
+        )
+    return int(float(match.group(1)) * factor)
+
+
+def format_bytes(size_bytes: int) -> str:
+    """`format_bytes(268435456)` is `"256.0 MiB"`: binary units, one decimal, the unit always there."""
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(size) < 1024:
+            return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} TiB"
+
+
+def format_count(count: int) -> str:
+    """`format_count(21800000)` is `"21.8M"`; below ten thousand every digit is shown."""
+    if abs(count) < 10_000:
+        return str(count)
+    for unit, factor in (("k", 10**3), ("M", 10**6), ("B", 10**9)):
+        if abs(count) < factor * 1000:
+            return f"{count / factor:.1f}{unit}"
+    return f"{count / 10**12:.1f}T"
+
+
+def format_seconds(seconds: float) -> str:
+    """`"0.4s"`, `"12s"`, `"3m 20s"`, `"5h 02m"`: two figures are enough to plan by."""
+    if seconds < 10:
+        return f"{seconds:.1f}s"
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    minutes, rest = divmod(whole, 60)
+    if minutes < 60:
+        return f"{minutes}m {rest:02d}s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}h {minutes:02d}m"
+
+
+def round_up_to_mib(size_bytes: int) -> str:
+    """The smallest whole number of MiB that holds the size, as a flag's value: `"161MiB"`."""
+    return f"{-(-size_bytes // MIB)}MiB"

@@ -1,0 +1,212 @@
+"""Private memory is seen, page cache is not taken for it. Real processes, real files."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from lowtide.memory.meter import PeakMeter, give_back, measure_tree, private_bytes
+from lowtide.memory.other_systems import estimate_process
+from lowtide.units import MIB
+
+linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+ALLOCATE = "kept = bytearray(b'x') * (64 << 20)\n"
+MAP_AND_READ = """
+import mmap, sys
+file = open(sys.argv[1], "rb")
+kept = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+total = sum(kept[at] for at in range(0, len(kept), 4096))
+"""
+SHARE = "import mmap\nkept = mmap.mmap(-1, 32 << 20)\nkept.write(b'x' * (32 << 20))\n"
+ALLOCATE_IN_A_GRANDCHILD = f"""
+import subprocess, sys
+code = {ALLOCATE!r} + "print('ready', flush=True)\\nsys.stdin.read()"
+subprocess.run([sys.executable, "-c", "import sys\\n" + code])
+"""
+
+
+@contextmanager
+def child(code: str, *arguments: str) -> Iterator[int]:
+    """A process that has run the code and waits; killed at the end."""
+    script = code + "\nprint('ready', flush=True)\nimport sys; sys.stdin.read()\n"
+    process = subprocess.Popen(
+        [sys.executable, "-c", script, *arguments],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process.pid
+        process.communicate(b"")  # its input ends, and so does it
+
+
+@contextmanager
+def big_file(path: Path, size_bytes: int) -> Iterator[Path]:
+    with path.open("wb") as file:
+        for _ in range(size_bytes // MIB):
+            file.write(b"y" * MIB)
+    yield path
+    path.unlink()
+
+
+def bare_private_bytes() -> int:
+    with child("pass") as pid:
+        return measure_tree(pid).private_bytes
+
+
+@linux_only
+def test_anonymous_memory_of_a_child_is_private() -> None:
+    bare = bare_private_bytes()
+    with child(ALLOCATE) as pid:
+        use = measure_tree(pid)
+    assert 64 * MIB <= use.private_bytes - bare < 70 * MIB
+    assert use.exact
+    assert use.process_count == 1
+
+
+@linux_only
+def test_a_file_that_was_mapped_and_read_through_is_page_cache(tmp_path: Path) -> None:
+    bare = bare_private_bytes()
+    with big_file(tmp_path / "big", 200 * MIB) as path, child(MAP_AND_READ, str(path)) as pid:
+        use = measure_tree(pid)
+        resident = estimate_process(pid)
+    assert use.private_bytes - bare < 4 * MIB
+    assert use.mapped_file_bytes > 190 * MIB
+    assert resident is not None
+    assert resident.resident_bytes > 190 * MIB  # what other meters would have shown
+
+
+@linux_only
+def test_shared_memory_is_private_to_the_tree_and_counted_once() -> None:
+    bare = bare_private_bytes()
+    with child(SHARE) as pid:
+        alone = measure_tree(pid).private_bytes - bare
+    both_touch = (
+        SHARE + "import os\nif os.fork() == 0:\n    sum(kept[::4096]); os.read(0, 1); os._exit(0)\n"
+    )
+    with child(both_touch) as pid:
+        time.sleep(0.1)
+        shared = measure_tree(pid)
+    assert shared.process_count == 2
+    assert 32 * MIB <= alone < 36 * MIB
+    assert 32 * MIB <= shared.private_bytes - bare < 42 * MIB
+
+
+@linux_only
+def test_grandchildren_belong_to_the_tree() -> None:
+    with child_that_has_a_child() as pid:
+        use = measure_tree(pid)
+    assert use.process_count == 2
+    assert use.private_bytes > 64 * MIB
+
+
+@contextmanager
+def child_that_has_a_child() -> Iterator[int]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", ALLOCATE_IN_A_GRANDCHILD],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        yield process.pid
+        process.communicate(b"")
+
+
+def test_a_process_that_has_ended_uses_nothing() -> None:
+    process = subprocess.Popen([sys.executable, "-c", "pass"])
+    process.wait()
+    assert measure_tree(process.pid).process_count == 0
+    assert measure_tree(process.pid).private_bytes == 0
+
+
+def test_this_process_sees_its_own_allocation_and_its_release() -> None:
+    before = private_bytes()
+    block = bytearray(b"x") * (64 * MIB)
+    grown = private_bytes() - before
+    del block
+    assert 62 * MIB <= grown < 68 * MIB
+    assert private_bytes() - before < 4 * MIB
+
+
+@linux_only
+def test_the_cheap_figure_and_the_exact_one_agree_for_one_process() -> None:
+    block = bytearray(b"x") * (32 * MIB)
+    assert private_bytes() == pytest.approx(measure_tree().private_bytes, rel=0.1)
+    assert len(block) == 32 * MIB
+
+
+@linux_only
+def test_the_cheap_figure_is_cheap() -> None:
+    best_seconds = min(_seconds_of_a_hundred() for _ in range(5)) / 100
+    assert best_seconds < 100e-6
+
+
+def _seconds_of_a_hundred() -> float:
+    start = time.process_time()
+    for _ in range(100):
+        private_bytes()
+    return time.process_time() - start
+
+
+def test_a_peak_stays_after_the_memory_is_gone() -> None:
+    with PeakMeter(interval_seconds=0.01) as meter:
+        block = bytearray(b"x") * (64 * MIB)
+        time.sleep(0.1)
+        del block
+    assert meter.peak.private_bytes - meter.last.private_bytes > 56 * MIB
+    assert meter.sample_count >= 3
+
+
+@linux_only
+def test_the_peak_of_a_child_outlives_the_child() -> None:
+    code = "kept = bytearray(b'x') * (64 << 20)\nimport time; time.sleep(0.3)"
+    process = subprocess.Popen([sys.executable, "-c", code])
+    with PeakMeter(process.pid, interval_seconds=0.02) as meter:
+        process.wait()
+    assert meter.peak.private_bytes > 64 * MIB
+    assert meter.last.process_count == 1
+
+
+@linux_only
+def test_freed_small_objects_go_back_only_when_asked() -> None:
+    """In a process of its own: malloc's state there is ours alone."""
+    code = """
+import ctypes
+from lowtide.memory.meter import give_back, private_bytes
+libc = ctypes.CDLL(None)
+libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
+blocks = [libc.malloc(4000) for _ in range(20_000)]
+for block in blocks: ctypes.memset(block, 1, 4000)
+for block in blocks[:-1]: libc.free(block)   # the last one keeps the top of the heap
+before = private_bytes()
+returned = give_back()
+print(returned, before - private_bytes())
+"""
+    if not hasattr(ctypes.CDLL(None), "malloc_trim"):
+        pytest.skip("this C library has no malloc_trim")
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    returned, freed = done.stdout.split()
+    assert returned == "True"
+    assert int(freed) > 60 * MIB
+
+
+def test_giving_back_never_fails() -> None:
+    assert give_back() in (True, False)
+
+
+def test_other_systems_get_an_estimate() -> None:
+    estimate = estimate_process(os.getpid())
+    assert estimate is not None
+    assert 0 < estimate.private_bytes <= estimate.resident_bytes
