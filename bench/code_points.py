@@ -36,8 +36,8 @@ from lowtide.tokenizer.patterns import PATTERNS, PatternName
 
 Ids = np.ndarray[tuple[int], np.dtype[np.uint32]]
 
-SHORT = "\na{c}b 1{c}2 !{c}! A{c}A a{c}a '{c} A{c}'s{c} a'{c} a'l{c} a'{c}l\n"
-"""Enough to tell letter, number, white space, mark, case and contraction from each other."""
+SHORT = "\na{c}b 1{c}2 !{c}! A{c}A a{c}a A{c}Bb '{c} A{c}'s{c} a'{c} a'l{c} a'{c}l\n"
+"""Enough to tell number, white space, mark, every case of letter and contraction from each other."""
 NEIGHBOURS = (*"aA\u4e2d\u01c5\u02b01' \t\n/!\u0301\u00a0", "{c}")
 """Lower, upper, caseless, title and modifier letter, digit, white space, punctuation, mark, itself."""
 CONTRACTIONS = ("'s", "'S", "'ll", "'lL", "'Re")

@@ -10,13 +10,16 @@ installed is left out and named: `pip install -r bench/requirements-tokenize.txt
 
 from __future__ import annotations
 
+import sys
+
+sys.path[:1] = []  # this file is called like a module of the standard library, and would hide it
+
 import argparse
 import importlib.util
 import resource
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator

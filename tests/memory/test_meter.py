@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.memory.meter import PeakMeter, give_back, measure_tree, private_bytes
+from lowtide.memory.allocator import give_back
+from lowtide.memory.meter import PeakMeter, measure_tree, private_bytes
 from lowtide.memory.other_systems import estimate_process
 from lowtide.units import MIB
 
@@ -184,7 +185,8 @@ def test_freed_small_objects_go_back_only_when_asked() -> None:
     """In a process of its own: malloc's state there is ours alone."""
     code = """
 import ctypes
-from lowtide.memory.meter import give_back, private_bytes
+from lowtide.memory.allocator import give_back
+from lowtide.memory.meter import private_bytes
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
 blocks = [libc.malloc(4000) for _ in range(20_000)]

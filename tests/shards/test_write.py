@@ -192,6 +192,25 @@ def test_finished_shards_wait_for_their_mark(tmp_path: Path) -> None:
     assert (mark.open.tokens, mark.tokens, mark.documents) == (50, 250, 1)
 
 
+@pytest.mark.parametrize("layout", every_layout(), ids=layout_name)
+def test_resume_takes_back_what_a_seal_published_after_the_mark(
+    layout: ShardLayout, tmp_path: Path
+) -> None:
+    """No manifest knows those files: until they are sealed again they must not look finished."""
+    stream = make_stream([40] * 12, layout.vocabulary_size)
+    with SplitWriter.start(tmp_path, layout, "train") as writer:
+        writer.append(*stream.chunk(0, 150))
+        mark = writer.mark()
+        writer.append(*stream.chunk(150, 480))
+        writer.seal()
+    with SplitWriter.resume(tmp_path, layout, mark) as writer:
+        assert set(folder_bytes(tmp_path)) == {shard.name for shard in mark.finished}
+        assert (writer.tokens, writer.documents) == (150, 3)
+        writer.append(*stream.chunk(150, 480))
+        writer.seal()
+    assert folder_bytes(tmp_path) == written_at_once(layout, stream)
+
+
 def test_a_split_without_tokens_writes_no_files(tmp_path: Path) -> None:
     for layout in every_layout():
         with SplitWriter.start(tmp_path, layout, "val") as writer:

@@ -17,12 +17,18 @@ from hypothesis import strategies as st
 
 from lowtide.tokenizer import disagreements
 from lowtide.tokenizer.disagreements import DISAGREEMENTS, Reference, contains_disagreement
-from lowtide.tokenizer.patterns import PatternName
+from lowtide.tokenizer.patterns import PATTERNS, PatternName
 
 REFERENCES: tuple[Reference, ...] = get_args(Reference)
 NAMES: tuple[PatternName, ...] = get_args(PatternName)
 EVERY_PAIR = pytest.mark.parametrize(("reference", "pattern"), [*product(REFERENCES, NAMES)])
-ALIKE_BUT_UNLISTED = {"\xe0": "\u0904", "\xe1": "\u10d0", "\xea": "\uac00", "\xf0": "\U0001d400"}
+ALIKE_BUT_UNLISTED = {
+    "\xca": "\u0294",
+    "\xe0": "\u0904",
+    "\xe1": "\u10d0",
+    "\xea": "\uac00",
+    "\xf0": "\U0001d400",
+}
 """By lead byte, a letter on which everyone agrees. The last one is no emoji: it is looked up."""
 SAME_BYTES_ELSEWHERE = "\u5c5c\u6c5c\u7c5c\u8c5c\u5cdc\u6cdc\u488f\u588f\u1ac0\ua7c0"
 """Agreed upon, although two of their bytes are those of a listed code point."""
@@ -78,14 +84,16 @@ def test_no_other_code_point_is_found(reference: Reference, pattern: PatternName
             assert not contains_disagreement(chr(point).encode(), reference, pattern), hex(point)
 
 
-def test_a_new_mark_matters_to_o200k_alone() -> None:
-    text = "a\u1acfb".encode()
+@pytest.mark.parametrize("text", [b"a\xe1\xab\x8fb", b"A\xca\x95Bb"])
+def test_marks_and_case_matter_to_o200k_alone(text: bytes) -> None:
     assert contains_disagreement(text, "tiktoken", "o200k")
     assert not contains_disagreement(text, "tiktoken", "gpt2")
     assert not contains_disagreement(text, "tiktoken", "cl100k")
 
 
-@pytest.mark.parametrize("listed_one", ["\u088f", "\u0c5c", "\u1aeb", "\ua7f1", "\U00033479"])
+@pytest.mark.parametrize(
+    "listed_one", ["\u0295", "\u088f", "\u0c5c", "\u1aeb", "\ua7f1", "\U00033479"]
+)
 @pytest.mark.parametrize("distance", range(-5, 6))
 def test_a_code_point_across_the_border_of_two_pieces_is_found(
     listed_one: str, distance: int
@@ -113,6 +121,22 @@ def test_the_answer_equals_a_plain_lookup(
     encoded = text.encode()
     expected = plainly_contains(encoded, reference, pattern)
     assert contains_disagreement(encoded, reference, pattern) == expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "one_of_each"),
+    [("gpt2", "é٣\u3000☃"), ("cl100k", "é٣\u3000☃"), ("o200k", "Éé中\u0301٣\u3000☃")],
+)
+def test_the_sampled_context_tells_every_class_of_character_from_every_other(
+    pattern: PatternName, one_of_each: str
+) -> None:
+    """With one class taken for another, some border moves: else a disagreement could hide."""
+    template: str = campaign_module().SHORT
+    borders = {
+        tuple(match.end() for match in regex.finditer(PATTERNS[pattern], filled))
+        for filled in (template.replace("{c}", character) for character in one_of_each)
+    }
+    assert len(borders) == len(one_of_each)
 
 
 def sampled_code_points(*, one_in: int) -> list[int]:

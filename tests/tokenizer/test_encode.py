@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import DataError
-from lowtide.tokenizer.encode import EncodeSettings, Encoder
+from lowtide.tokenizer.encode import Encoder, EncodeSettings
 from lowtide.tokenizer.reference import ReferenceEncoder, make_reference
 from lowtide.tokenizer.vocabulary import Vocabulary
 from tests.conftest import TOKENIZERS
@@ -123,7 +123,7 @@ def test_renewing_an_encoder_changes_no_id(vocabularies: dict[str, Vocabulary]) 
     encoder = Encoder(EncodeSettings(vocabulary=vocabularies["gpt2"], delimiter=MARK))
     text = STRANGE["scripts"].encode()
     before = encoder.encode(text, document_count=0).ids.copy()
-    encoder.renew()
+    encoder.renew(lambda: None)
     assert np.array_equal(encoder.encode(text, document_count=0).ids, before)
 
 

@@ -62,19 +62,6 @@ def measure_tree(pid: int | None = None) -> MemoryUse:
     return _sum([use for member in members for use in _measure_one(member)])
 
 
-def give_back() -> bool:
-    """Return freed heap pages to the system (glibc's malloc_trim); whether any went back.
-
-    Freeing 98 % of many small objects returns nothing by itself. Collects no garbage.
-    """
-    if sys.platform != "linux":
-        return False
-    import ctypes  # 10 ms, and only this function needs it
-
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    return bool(trim(0)) if trim is not None else False
-
-
 class PeakMeter:
     """Samples a process tree from a thread of its own; the highest sample stays.
 

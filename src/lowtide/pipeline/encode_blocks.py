@@ -12,7 +12,8 @@ from queue import SimpleQueue
 import numpy as np
 
 from lowtide.errors import DataError
-from lowtide.memory.meter import give_back, private_bytes
+from lowtide.memory.allocator import give_back
+from lowtide.memory.meter import private_bytes
 from lowtide.pipeline.arrange import Flags, Run, arrange
 from lowtide.pipeline.spend import Allowances
 from lowtide.shards.layout import Placement
@@ -44,18 +45,30 @@ class EncodedRun:
     continues: bool
 
 
+@dataclass(slots=True)
+class _Seat:
+    """One encoder, and what it has done since it was renewed."""
+
+    encoder: Encoder
+    generation: int = 0
+    encoded_bytes: int = 0
+
+
 class BlockEncoder:
-    """The threads and their encoders. Encoders grow with the words they meet, and are renewed together."""
+    """The threads and their encoders.
+
+    Encoders grow with the words they meet. Each is renewed after as much text as its share of the budget
+    usually carries, and all of them when measured memory passes the line: text may be unusual.
+    """
 
     def __init__(self, recipe: Recipe, allowances: Allowances, first: Encoder) -> None:
         self._recipe = recipe
         self._allowances = allowances
         self._generation = 0
-        self._idle: SimpleQueue[tuple[int, Encoder]] = SimpleQueue()
-        self._idle.put((0, first))
+        self._idle: SimpleQueue[_Seat] = SimpleQueue()
+        self._idle.put(_Seat(first))
         for _ in range(allowances.workers - 1):
-            self._idle.put((0, Encoder(recipe.encode)))
-        self.renewals = 0
+            self._idle.put(_Seat(Encoder(recipe.encode)))
 
     def encode_in_order(self, blocks: Iterator[Block], *, continues: bool) -> Iterator[EncodedRun]:
         """One run for each block, in order; at most two blocks a worker are under way at once.
@@ -115,16 +128,13 @@ class BlockEncoder:
         )
 
     def _encode(self, block: Block, continues: bool) -> EncodedRun:
-        generation, encoder = self._idle.get()
+        seat = self._idle.get()
         try:
-            if generation != self._generation:
-                generation = self._generation
-                encoder.renew()
-                give_back()
-                self.renewals += 1
-            encoded = encoder.encode(block.text, document_count=block.document_count)
+            self._renew_if_due(seat)
+            encoded = seat.encoder.encode(block.text, document_count=block.document_count)
+            seat.encoded_bytes += len(block.text)
         finally:
-            self._idle.put((generation, encoder))
+            self._idle.put(seat)
         recipe = self._recipe
         run = arrange(
             encoded,
@@ -137,6 +147,12 @@ class BlockEncoder:
             block.text, delimiter=recipe.encode.delimiter, fraction=recipe.val_fraction
         )
         return EncodedRun(block=block, run=run, held_out=held_out, continues=continues)
+
+    def _renew_if_due(self, seat: _Seat) -> None:
+        is_old = seat.generation != self._generation
+        if is_old or seat.encoded_bytes > self._allowances.renew_after_bytes:
+            seat.encoder.renew(give_back)
+            seat.generation, seat.encoded_bytes = self._generation, 0
 
 
 def _drain(waiting: deque[Future[EncodedRun]]) -> Iterator[EncodedRun]:

@@ -17,9 +17,10 @@ from pathlib import Path
 
 from lowtide.errors import DataError, LowtideError, StorageError, UsageError
 from lowtide.events import Listener, Note, ignore
+from lowtide.memory.allocator import give_back, return_large_pieces
 from lowtide.memory.budget import Budget
 from lowtide.memory.fence import fence
-from lowtide.memory.meter import give_back, private_bytes
+from lowtide.memory.meter import private_bytes
 from lowtide.pipeline import folder as out_folder
 from lowtide.pipeline.encode_blocks import BlockEncoder, EncodedRun
 from lowtide.pipeline.job import (
@@ -84,6 +85,7 @@ def tokenize(
         memory=memory,
         workers=workers,
     )
+    return_large_pieces()
     listen(Note(text=f"budget {prepared.budget.in_words}; {_in_words(prepared)}"))
     out_folder.make_folder(folder)
     with ExitStack() as stack:

@@ -8,7 +8,7 @@ from typing import Literal
 
 from lowtide.errors import InterruptedRun, StoppedError
 from lowtide.events import Advanced, Checkpointed, Listener, Note
-from lowtide.memory.meter import give_back
+from lowtide.memory.allocator import give_back
 from lowtide.memory.pressure import Stage, judge, take_sample
 from lowtide.pipeline.encode_blocks import BlockEncoder
 from lowtide.pipeline.folder import take_stop_file

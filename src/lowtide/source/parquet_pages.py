@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
+import pyarrow as pa
+
 from lowtide.units import MIB
 
 _FIRST_READ_BYTES = 512
@@ -36,6 +38,9 @@ class Page:
     """Uncompressed."""
     value_count: int
     is_dictionary: bool
+    data_start: int
+    """Where in the file the page's bytes begin, behind its header."""
+    stored_bytes: int
 
 
 def walk_pages(file: BinaryIO, start: int, end: int) -> Iterator[Page]:
@@ -50,8 +55,33 @@ def walk_pages(file: BinaryIO, start: int, end: int) -> Iterator[Page]:
             size_bytes=size_bytes,
             value_count=values[0],
             is_dictionary=fields.get((1,)) == _DICTIONARY_PAGE,
+            data_start=start + header_bytes,
+            stored_bytes=stored_bytes,
         )
         start += header_bytes + stored_bytes
+
+
+def longest_entry_bytes(file: BinaryIO, page: Page, compression: str) -> int:
+    """The longest value of a dictionary page, at most the page itself.
+
+    Rows point into the dictionary, so a page of a few bytes may stand for gigabytes: this times the number
+    of rows is what they take at worst. Unpacks the page, and walks its values (`length, bytes, length, …`).
+    """
+    file.seek(page.data_start)
+    data = file.read(page.stored_bytes)
+    if compression != "UNCOMPRESSED":
+        try:
+            data = pa.decompress(data, page.size_bytes, codec=compression.lower(), asbytes=True)
+        except (OSError, ValueError, pa.ArrowException):
+            return page.size_bytes  # a codec that is not at hand here: assume the worst
+    longest = position = 0
+    for _ in range(page.value_count):
+        length = int.from_bytes(data[position : position + 4], "little")
+        position += 4 + length
+        if position > len(data):
+            return page.size_bytes
+        longest = max(longest, length)
+    return longest
 
 
 def _read_header(file: BinaryIO, start: int) -> tuple[dict[tuple[int, ...], int], int]:

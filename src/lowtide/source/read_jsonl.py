@@ -82,7 +82,7 @@ def read_jsonl(part: Part, settings: ReadSettings) -> Iterator[Piece]:
         part.file, position=part.position, window_limit_bytes=settings.document_limit_bytes
     ) as stream:
         window = ByteWindow(stream, position=part.position, end=part.content_end)
-        drop_byte_order_mark(window)
+        drop_byte_order_mark(window, settings.block_bytes)
         while not window.at_end or window.data:
             window.fill(settings.block_bytes)
             size = _whole_lines(window, lines)

@@ -3,8 +3,8 @@
 Arrow reads a row group in bounded memory only through a buffered stream (`buffer_size`, no `pre_buffer`);
 then it holds one page and one batch. So before a row group is read, its pages are measured: none may be
 larger than the document limit, and a batch has as many rows as fit a block where the rows are densest.
-Where a page refers to a dictionary, each row may be as large as the dictionary, and the batch is made so
-small that even that would fit. Going on inside a row group decodes it again from its start.
+Where a page refers to a dictionary, each row may be its longest value, and the batch is made so small that
+even that would fit. Going on inside a row group decodes it again from its start.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lowtide.errors import DataError
 from lowtide.source.blocks import Piece, ReadSettings
 from lowtide.source.byte_stream import explain_open_errors
 from lowtide.source.columns import check_column, pick_column
-from lowtide.source.parquet_pages import DamagedPageError, walk_pages
+from lowtide.source.parquet_pages import DamagedPageError, longest_entry_bytes, walk_pages
 from lowtide.source.parts import Part
 from lowtide.source.rows import column_pieces, too_large
 from lowtide.units import KIB, MIB
@@ -28,6 +28,8 @@ from lowtide.units import KIB, MIB
 _MAGIC = b"PAR1"
 _TRAILER_BYTES = 8
 _MOST_ROWS = 16_384
+_SHARING_ROWS = 16
+"""A page of so many rows is held twice at most (stored and unpacked); one huge value four times."""
 _LEAST_BUFFER_BYTES, _MOST_BUFFER_BYTES = 64 * KIB, MIB
 
 
@@ -139,22 +141,24 @@ def _choose_batch_rows(file: pq.ParquetFile, group: int, part: Part, settings: R
     """Rows per batch, after looking at every page of the column in this row group."""
     limit_bytes = settings.document_limit_bytes
     batch_rows = _MOST_ROWS
-    start, end = _column_span(file, group, settings.column)
+    start, end, compression = _column_span(file, group, settings.column)
     with part.file.path.open("rb") as stored:
         for page in walk_pages(stored, start, end):
-            if page.size_bytes > limit_bytes:
+            shared = page.value_count >= _SHARING_ROWS and not page.is_dictionary
+            if page.size_bytes > limit_bytes * (2 if shared else 1):
                 name = f"{part.file.path}: a page of row group {group}, at rows of {settings.column!r},"
                 raise too_large(name, page.size_bytes, limit_bytes)
             if page.is_dictionary:
-                batch_rows = min(batch_rows, limit_bytes // max(1, page.size_bytes))
+                longest = longest_entry_bytes(stored, page, compression)
+                batch_rows = min(batch_rows, limit_bytes // max(1, longest))
             elif page.value_count:
                 row_bytes = page.size_bytes // page.value_count + 1
                 batch_rows = min(batch_rows, settings.block_bytes // row_bytes)
     return max(1, batch_rows)
 
 
-def _column_span(file: pq.ParquetFile, group: int, column: str) -> tuple[int, int]:
-    """First byte and end of the column's chunk in a row group."""
+def _column_span(file: pq.ParquetFile, group: int, column: str) -> tuple[int, int, str]:
+    """First byte, end, and compression of the column's chunk in a row group."""
     chunks = file.metadata.row_group(group)
     for index in range(chunks.num_columns):
         chunk = chunks.column(index)
@@ -162,5 +166,5 @@ def _column_span(file: pq.ParquetFile, group: int, column: str) -> tuple[int, in
             start = chunk.data_page_offset
             if chunk.has_dictionary_page and chunk.dictionary_page_offset:
                 start = min(start, chunk.dictionary_page_offset)
-            return start, start + chunk.total_compressed_size
+            return start, start + chunk.total_compressed_size, str(chunk.compression)
     raise DamagedPageError(f"row group {group} has no column {column!r}")

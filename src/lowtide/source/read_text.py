@@ -60,16 +60,18 @@ def read_text(part: Part, settings: ReadSettings) -> Iterator[Piece]:
         open_stream(part.file, position=part.position, window_limit_bytes=limit_bytes) as stream,
     ):
         window = ByteWindow(stream, position=part.position, end=part.content_end)
-        drop_byte_order_mark(window)
+        drop_byte_order_mark(window, settings.block_bytes)
+        if window.at_end and not window.data and not part.position:
+            yield Piece(after=part.cursor(0), done_bytes=window.done_bytes(), empty_count=1)
+            return
         yield from _pieces(part, settings, separator, window, scouts)
 
 
-def drop_byte_order_mark(window: ByteWindow) -> None:
-    """Move past the mark some editors put at a file's start."""
-    if window.position == 0:
-        window.fill(len(BYTE_ORDER_MARK))
-        if window.data.startswith(BYTE_ORDER_MARK):
-            window.drop(len(BYTE_ORDER_MARK))
+def drop_byte_order_mark(window: ByteWindow, block_bytes: int) -> None:
+    """Fill the window for the first time, and move past the mark some editors put at a file's start."""
+    window.fill(max(block_bytes, len(BYTE_ORDER_MARK)))
+    if window.position == 0 and window.data.startswith(BYTE_ORDER_MARK):
+        window.drop(len(BYTE_ORDER_MARK))
 
 
 def _pieces(
@@ -108,7 +110,6 @@ def _whole_documents(
     count: int,
 ) -> Piece:
     """The next `count` bytes, which end a document."""
-    is_empty_file = window.at_end and not window.data and not part.position and not within
     clean = _follow_policy(part, settings, separator, window, within, count)
     converted = separator.convert(clean.data, inside=within > 0, at_end=window.at_end)
     window.drop(count)
@@ -119,7 +120,7 @@ def _whole_documents(
         done_bytes=window.done_bytes(),
         bad=clean.bad,
         bad_count=clean.bad_count,
-        empty_count=1 if is_empty_file else converted.empty_count,
+        empty_count=converted.empty_count,
     )
 
 

@@ -25,7 +25,6 @@ _SPACE = rb"[ \t\r\x0b\x0c]"
 _BLANK_LINES = re.compile(rb"\n(?:" + _SPACE + rb"*+\n)+")
 _LEADING_BLANK_LINES = re.compile(rb"(?:" + _SPACE + rb"*+\n)*+")
 _UNFINISHED_BLANK_LINE = re.compile(rb"\n" + _SPACE + rb"*+\Z")
-_EMPTY_LINES = re.compile(rb"\n{2,}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +149,7 @@ class LineEnd:
             head = (
                 b"\n" if inside and data.startswith(b"\n") else b""
             )  # ends the document begun before
-            data = head + _EMPTY_LINES.sub(b"\n", data.lstrip(b"\n"))
+            data = head + _without_empty_lines(data.lstrip(b"\n"))
             document_count = data.count(b"\n")
         if self.delimiter != b"\n":
             data = data.replace(b"\n", self.delimiter)
@@ -160,6 +159,13 @@ class LineEnd:
 
     def unfinished_bytes(self, data: bytes) -> int:  # noqa: ARG002
         return 0
+
+
+def _without_empty_lines(data: bytes) -> bytes:
+    """Every run of newlines made one, by halving: ten times as fast as a regular expression."""
+    while b"\n\n" in data:
+        data = data.replace(b"\n\n", b"\n")
+    return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ longer than 50 MB of text: a "padded batch" of one row is a plain numpy array.
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -83,11 +84,12 @@ class Encoder:
         """False when gigatoken cannot load this tokenizer and the reference does all the work."""
         return self._fast is not None
 
-    def renew(self) -> None:
-        """Forget every word seen, so that the memory they took can go back. Changes no id."""
-        self._reference = None
-        if self._fast is not None:
-            self._fast = None  # the old tables must be gone before the new ones come
+    def renew(self, give_back: Callable[[], object]) -> None:
+        """Forget every word seen; `give_back` is called when their memory is free. Changes no id."""
+        was_fast = self.is_fast
+        self._fast = self._reference = None
+        give_back()  # the old tables must be gone before the new ones come
+        if was_fast:
             self._fast = make_fast(self._settings)
 
     def encode(self, text: bytes, *, document_count: int) -> EncodedBlock:

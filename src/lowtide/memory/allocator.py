@@ -1,0 +1,40 @@
+"""How glibc keeps freed memory: small pieces for the next use, large tables returned at once.
+
+By itself glibc raises its border between the two whenever a large piece is freed, until tables of tens of
+megabytes stay in its arenas for good. Measured on 1 GB of text in a budget of 256 MiB: 165 MiB at the peak
+with a fixed border, 211 MiB without.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+
+from lowtide.units import MIB
+
+_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
+_LARGE_BYTES = 6 * MIB
+"""Above the buffers of a block (4 MiB of ids), which must be reused: fresh pages cost 18 × a warm copy."""
+_KEPT_BYTES = 16 * MIB
+
+
+def return_large_pieces() -> bool:
+    """From now on, pieces above 6 MiB go back to the system when freed. False where there is no glibc."""
+    settings = ((_M_MMAP_THRESHOLD, _LARGE_BYTES), (_M_TRIM_THRESHOLD, _KEPT_BYTES))
+    return all(_call("mallopt", *pair) for pair in settings)
+
+
+def give_back() -> bool:
+    """Return freed heap pages to the system (glibc's malloc_trim); whether any went back.
+
+    Freeing 98 % of many small objects returns nothing by itself. Collects no garbage.
+    """
+    return _call("malloc_trim", 0)
+
+
+def _call(name: str, *arguments: int) -> bool:
+    """A function of glibc's allocator, where there is one."""
+    if sys.platform != "linux":
+        return False
+    function = getattr(ctypes.CDLL(None), name, None)
+    return bool(function(*arguments)) if function is not None else False

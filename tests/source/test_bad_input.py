@@ -1,0 +1,426 @@
+"""Damaged and hostile input: a named error with a remedy, or a counted policy. Never a runaway."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import struct
+import subprocess
+import sys
+import tracemalloc
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowtide.errors import DataError, UsageError
+from lowtide.source.find_inputs import find_inputs
+from lowtide.source.stream import Cursor, read_blocks
+from lowtide.source.utf8 import bad_places, is_utf8, replace_bad
+from lowtide.units import KIB, MIB
+from tests.source.readings import (
+    MARK,
+    START,
+    assert_laws,
+    joined,
+    read_all,
+    reading,
+    write_rows,
+    write_text,
+)
+
+
+def read(path: Path, **changes: object) -> list[bytes]:
+    """The text of all blocks."""
+    return [block.text for block in read_all(find_inputs([str(path)]), reading(**changes))]
+
+
+BYTES = st.lists(
+    st.sampled_from([b"a", "é".encode(), "中".encode(), "😀".encode(), "\ufffd".encode()])
+    | st.binary(max_size=3),
+    max_size=12,
+).map(b"".join)
+
+
+@given(data=BYTES, times=st.sampled_from([1, 3000]))
+def test_utf8_is_judged_as_python_judges_it(data: bytes, times: int) -> None:
+    data *= times
+    fixed, count = replace_bad(data)
+    assert fixed == data.decode("utf-8", "replace").encode()
+    assert is_utf8(data) == (count == 0)
+    assert len(bad_places(data)) == min(count, 100)
+
+
+@pytest.mark.parametrize("separator", ["file", "<|x|>", "line", "blank-line"])
+def test_bad_text_stops_and_names_file_and_offset(tmp_path: Path, separator: str) -> None:
+    path = write_text(tmp_path / "a.txt", b"good\n\n<|x|>ab\xffcd")
+    with pytest.raises(DataError, match=r"a\.txt.*0xff.*at byte 13") as caught:
+        read(path, separator=separator)
+    assert "--bad-text" in caught.value.remedy
+
+
+def test_utf16_is_recognised(tmp_path: Path) -> None:
+    with pytest.raises(DataError) as caught:
+        read(write_text(tmp_path / "a.txt", "hello".encode("utf-16")))
+    assert "UTF-16" in caught.value.remedy
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz"])
+@pytest.mark.parametrize("separator", ["<|x|>", "line", "blank-line"])
+def test_bad_documents_are_skipped_whole(tmp_path: Path, separator: str, suffix: str) -> None:
+    """Long ones too, although their damage lies far behind their first block."""
+    between = {"<|x|>": b"<|x|>", "line": b"\n", "blank-line": b"\n\n"}[separator]
+    long = b"many words " * 20_000
+    documents = [b"one", b"two \xff", long, long + b"\xc3(" + long, b"three", long + b"\xe4\xb8"]
+    path = write_text(tmp_path / f"a.txt{suffix}", between.join(documents))
+    story = assert_laws([path], reading(separator=separator, bad_text="skip"))
+    kept = [document.decode() for document in (documents[0], documents[2], documents[4])]
+    assert story.text == joined(kept, reading(separator=separator).delimiter)
+    assert story.bad_count == 3
+    before = sum(len(document) + len(between) for document in documents[:3])
+    assert [row.position for row in story.bad][:2] == [
+        len(documents[0] + between) + 4,
+        before + len(long),
+    ]
+
+
+@pytest.mark.parametrize("separator", ["file", "<|x|>"])
+def test_bad_bytes_are_replaced_as_python_replaces_them(tmp_path: Path, separator: str) -> None:
+    data = (b"word \xff\xfe \xe4\xb8 and \xed\xa0\x80 so on " * 9000) + b"end\xe4"
+    path = write_text(tmp_path / "a.txt", data)
+    story = assert_laws([path], reading(separator=separator, bad_text="replace", delimiter=MARK))
+    assert story.text == data.decode("utf-8", "replace").encode() + MARK
+    assert story.bad_count == 6 * 9000 + 1
+    assert story.bad[0].position == 5
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        (b'{"text": null}', "null"),
+        (b'{"text": 7}', "a number"),
+        (b'{"text": ["a"]}', "an array"),
+        (b'{"text": {"a": 1}}', "an object"),
+        (b'{"text": true}', "a boolean"),
+        (b'{"other": "a"}', "no key 'text'; its keys are: other"),
+        (b'{"text": "a"', "not valid JSON"),
+        (b'{"text": "a"} {"text": "b"}', "not valid JSON"),
+        (b'{"text":', "not valid JSON"),
+        (b'["text"]', "not a JSON object"),
+        (b"\xff\xfe", "not valid UTF-8"),
+        (b'{"text": "a\xffb"}', "not valid UTF-8"),
+        (b'{"text": "\\ud800"}', "lone surrogate"),
+        (b'{"text": "a\x01b"}', "not valid JSON"),
+        (b'{"text": "a", "x": ' + b"[" * 5000 + b"]" * 5000 + b"}", "nested too deeply"),
+    ],
+)
+def test_a_bad_line_is_named_or_counted(tmp_path: Path, line: bytes, reason: str) -> None:
+    good = b'{"text": "good"}\n'
+    path = write_text(tmp_path / "a.jsonl", good + b"\n" + good + line + b"\n" + good)
+    with pytest.raises((DataError, UsageError), match=r"a\.jsonl, line 4") as caught:
+        read(path)
+    assert reason in caught.value.problem
+    assert "--bad-text skip" in caught.value.remedy
+    story = assert_laws([path], reading(bad_text="skip"))
+    assert story.text == (b"good" + MARK) * 3
+    assert [(row.position, row.unit) for row in story.bad] == [(4, "line")]
+
+
+@pytest.mark.parametrize(
+    ("line", "text"),
+    [
+        (b'{"text": "a\xffb"}', "a\ufffdb"),
+        (b'{"text": "a\\ud800b"}', "a\ufffdb"),
+        (b'{"text": "\\u0000"}', "\x00"),
+        (b'{"x": NaN, "text": "a"}', "a"),
+        (b'{"x": "\\ud800", "text": "a"}', "a"),
+        (b'{"text": "a", "text": "b"}', "b"),
+        (b' {"text": "a"}\r', "a"),
+    ],
+)
+def test_what_can_be_mended_is(tmp_path: Path, line: bytes, text: str) -> None:
+    path = write_text(tmp_path / "a.jsonl", line + b'\n{"text": "next"}')
+    story = assert_laws([path], reading(bad_text="replace"))
+    assert story.text == joined([text, "next"], MARK)
+    assert story.bad_count == text.count("\ufffd")
+
+
+def test_a_first_line_without_the_key_lists_the_keys_under_any_policy(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "a.jsonl", '{"id": 1, "body": "x"}\n')
+    with pytest.raises(UsageError, match="its keys are: id, body"):
+        read(path, bad_text="skip")
+    assert read(path, column="body") == [b"x" + MARK]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "file.arrow"])
+def test_null_rows_follow_the_policy(tmp_path: Path, name: str) -> None:
+    path = write_rows(tmp_path / name, ["a", None, "", "b" * 90_000, None])
+    with pytest.raises(DataError, match="row 1: the value of 'text' is null"):
+        read(path)
+    story = assert_laws([path], reading(bad_text="skip"))
+    assert story.text == joined(["a", "b" * 90_000], MARK)
+    assert [(row.position, row.unit) for row in story.bad] == [(1, "row"), (4, "row")]
+    assert story.empty_count == 1
+
+
+@pytest.mark.parametrize("policy", ["fail", "skip", "replace"])
+def test_binary_columns_are_checked_for_utf8(tmp_path: Path, policy: str) -> None:
+    long = b"words " * 30_000 + b"\xff"
+    table = pa.table({"text": pa.array([b"a", b"\xffb", long, b"c"], pa.binary())})
+    pq.write_table(table, tmp_path / "a.parquet")
+    if policy == "fail":
+        with pytest.raises(DataError, match=r"row 1.*not valid UTF-8"):
+            read(tmp_path / "a.parquet")
+        return
+    story = assert_laws([tmp_path / "a.parquet"], reading(bad_text=policy))
+    kept = (
+        ["a", "c"] if policy == "skip" else ["a", "\ufffdb", long.decode("utf-8", "replace"), "c"]
+    )
+    assert story.text == joined(kept, MARK)
+    assert story.bad_count == 2
+
+
+TYPES = [pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.string_view(),
+         pa.dictionary(pa.int32(), pa.string())]  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", TYPES, ids=str)
+def test_every_type_of_text_column_is_read(tmp_path: Path, kind: pa.DataType) -> None:
+    rows = ["one", "two", "one", "", "long " * 20_000]
+    table = pa.table({"text": pa.array(rows, pa.string()).cast(kind)})
+    path = tmp_path / "a.arrow"
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    assert assert_laws([path], reading()).text == joined(rows, MARK)
+    if not pa.types.is_string_view(kind):
+        pq.write_table(table, tmp_path / "a.parquet")
+        assert assert_laws([tmp_path / "a.parquet"], reading()).text == joined(rows, MARK)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_columns_are_found_by_dotted_path_or_listed(tmp_path: Path, name: str) -> None:
+    body = pa.array([{"text": "a", "n": 1}, None, {"text": "b", "n": 2}])
+    table = pa.table({"body": body, "d.ot": ["x", "y", "z"], "id": [1, 2, 3]})
+    path = tmp_path / name
+    if name == "a.parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+    assert b"".join(read(path, column="body.text", bad_text="skip")) == joined(["a", "b"], MARK)
+    assert b"".join(read(path, column="d.ot")) == joined(["x", "y", "z"], MARK)
+    with pytest.raises(
+        UsageError, match=r"no column 'text'; its columns are: body\.text, body\.n, d\.ot, id"
+    ) as one:
+        read(path)
+    assert one.value.remedy.endswith("body.text, d.ot")
+    with pytest.raises(UsageError, match="'id' holds int64, not text"):
+        read(path, column="id")
+
+
+@pytest.mark.parametrize(
+    "suffix", [".txt.gz", ".txt.zst", ".jsonl.gz", ".parquet", ".arrow", "file.arrow"]
+)
+def test_a_truncated_file_is_an_error_wherever_it_was_cut(tmp_path: Path, suffix: str) -> None:
+    whole = tmp_path / f"whole{suffix}"
+    rows = [f"row {index} {index**5:x}" for index in range(3000)]
+    if "txt" in suffix:
+        write_text(whole, "\n".join(rows))
+    else:
+        write_rows(whole, rows, group_rows=1000)
+    data = whole.read_bytes()
+    for share in (0.02, 0.5, 0.9, 0.999):
+        broken = tmp_path / f"broken{suffix}"
+        broken.write_bytes(data[: int(len(data) * share)])
+        with pytest.raises(DataError) as caught:
+            read(broken)
+        assert caught.value.remedy
+
+
+@pytest.mark.parametrize("name", ["a.txt.gz", "a.txt.zst", "a.parquet", "a.arrow"])
+def test_a_file_that_is_not_what_its_name_says(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"this is plain text, and quite a lot of it" * 100)
+    with pytest.raises(DataError):
+        read(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.jsonl", "a.arrow", "a.txt.gz", "a.jsonl.zst"])
+def test_an_empty_file_holds_no_documents(tmp_path: Path, name: str) -> None:
+    path = write_text(tmp_path / name, b"")
+    assert b"".join(read(path)) == b""
+
+
+def test_an_empty_parquet_file_is_no_parquet_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not a whole Parquet file"):
+        read(write_text(tmp_path / "a.parquet", b""))
+
+
+def test_a_flipped_byte_in_parquet_is_an_error_or_changes_text_only(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "a.parquet", [f"text number {index}" for index in range(50)])
+    data = path.read_bytes()
+    for place in range(0, len(data), 31):
+        path.write_bytes(data[:place] + bytes([data[place] ^ 0xFF]) + data[place + 1 :])
+        try:
+            read(path, bad_text="replace")
+        except (DataError, UsageError) as error:
+            assert error.remedy  # noqa: PT017 - either outcome is right; only a crash is wrong
+
+
+def test_a_footer_that_lies_about_its_size(tmp_path: Path) -> None:
+    data = write_rows(tmp_path / "a.parquet", ["a", "b"]).read_bytes()
+    for claimed in (0, 1, 2**31 - 1, 2**32 - 1):
+        path = tmp_path / "liar.parquet"
+        path.write_bytes(data[:-8] + struct.pack("<I", claimed) + b"PAR1")
+        with pytest.raises(DataError):
+            read(path)
+
+
+def test_a_value_larger_than_the_limit_is_refused_before_it_is_read(tmp_path: Path) -> None:
+    path = write_rows(tmp_path / "a.parquet", ["small", "x" * (5 * MIB)])
+    tracemalloc.start()
+    before = pa.total_allocated_bytes()
+    with pytest.raises(DataError, match=r"row group 0.*5\.0 MiB") as caught:
+        read(path, document_limit_bytes=MIB)
+    assert "--memory" in caught.value.remedy
+    assert tracemalloc.get_traced_memory()[1] < 2 * MIB
+    tracemalloc.stop()
+    assert pa.total_allocated_bytes() - before < MIB
+    assert len(b"".join(read(path, document_limit_bytes=16 * MIB))) > 5 * MIB
+
+
+def test_a_dictionary_does_not_unfold_into_memory(tmp_path: Path) -> None:
+    """Three thousand rows of 100 KB that are one value in the file: 300 MB from 200 KB."""
+    value = "words and more " * 7000
+    table = pa.table({"text": pa.array([value] * 3000).dictionary_encode()})
+    pq.write_table(table, tmp_path / "a.parquet", dictionary_pagesize_limit=MIB)
+    inputs = find_inputs([str(tmp_path / "a.parquet")])
+    peak = count = 0
+    start = pa.total_allocated_bytes()
+    settings = reading(document_limit_bytes=2 * MIB, block_bytes=256 * KIB)
+    for block in read_blocks(inputs, settings, start=START):
+        count += block.document_count
+        peak = max(peak, pa.total_allocated_bytes() - start)
+    assert count == 3000
+    assert peak < 16 * MIB
+
+
+@pytest.mark.parametrize("name", ["a.txt", "a.txt.gz", "a.txt.zst", "a.jsonl", "a.jsonl.gz"])
+def test_what_cannot_be_cut_is_refused_before_memory_is_gone(tmp_path: Path, name: str) -> None:
+    size = 24 * MIB
+    text = b'{"text": "' + b"x" * size + b'"}\n' if "jsonl" in name else b"x" * size
+    path = write_text(tmp_path / name, text)
+    tracemalloc.start()
+    with pytest.raises(DataError, match=r"1\.0 MiB") as caught:
+        read(path, document_limit_bytes=MIB, block_bytes=64 * KIB)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert "--memory" in caught.value.remedy
+    assert peak < 6 * MIB
+    assert len(b"".join(read(path, document_limit_bytes=2 * size))) > size
+
+
+@pytest.mark.parametrize("separator", ["file", "<|x|>", "line"])
+def test_reading_holds_a_few_blocks_whatever_the_size(tmp_path: Path, separator: str) -> None:
+    line = b"some words and then a separator<|x|>\n" if separator != "file" else b"some words\n"
+    path = write_text(tmp_path / "a.txt", line * (16 * MIB // len(line)))
+    inputs = find_inputs([str(path)])
+    tracemalloc.start()
+    settings = reading(separator=separator, block_bytes=256 * KIB)
+    for _ in read_blocks(inputs, settings, start=START):
+        pass
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 2 * MIB
+
+
+def test_a_gzip_bomb_is_read_in_pieces(tmp_path: Path) -> None:
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(b"word " * (8 * MIB), 9))
+    inputs = find_inputs([str(tmp_path / "a.txt.gz")])
+    tracemalloc.start()
+    total = sum(
+        len(block.text)
+        for block in read_blocks(inputs, reading(block_bytes=256 * KIB), start=START)
+    )
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert total == 40 * MIB + len(MARK)
+    assert peak < 2 * MIB
+
+
+def test_a_large_zstd_window_is_refused(tmp_path: Path) -> None:
+    parameters = zstandard.ZstdCompressionParameters(window_log=26)
+    packer = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    data = packer.compress(b"words " * 1000) + packer.flush()
+    (tmp_path / "a.txt.zst").write_bytes(data)
+    with pytest.raises(DataError, match=r"window of 64\.0 MiB"):
+        read(tmp_path / "a.txt.zst", document_limit_bytes=MIB)
+    assert read(tmp_path / "a.txt.zst", document_limit_bytes=64 * MIB)
+
+
+def test_a_file_that_shrinks_or_vanishes_is_an_error(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "a.txt", "some words " * 1000)
+    inputs = find_inputs([str(path)])
+    path.write_bytes(b"short")
+    with pytest.raises(DataError, match="shorter"):
+        read_all(inputs, reading())
+    path.unlink()
+    with pytest.raises(DataError, match="cannot be read"):
+        read_all(inputs, reading())
+
+
+def test_bytes_appended_later_are_not_read(tmp_path: Path) -> None:
+    path = write_text(tmp_path / "a.txt", "first")
+    inputs = find_inputs([str(path)])
+    path.write_bytes(b"first and second")
+    assert [block.text for block in read_all(inputs, reading())] == [b"first" + MARK]
+
+
+STDIN_SCRIPT = """
+import sys
+from dataclasses import replace
+from lowtide.source.find_inputs import find_inputs
+from lowtide.source.stream import Cursor, read_blocks
+from tests.source.readings import reading
+settings = reading(separator="<|x|>", block_bytes=64)
+for block in read_blocks(find_inputs(["-"]), settings, start=Cursor(file=0, position=0)):
+    sys.stdout.buffer.write(block.text)
+"""
+
+
+def test_standard_input_is_read_as_text() -> None:
+    text = b"one<|x|>two<|x|>" + b"long words " * 20_000
+    done = subprocess.run(
+        [sys.executable, "-c", STDIN_SCRIPT], input=text, capture_output=True, check=True
+    )
+    assert done.stdout == text + b"<|x|>"
+
+
+def test_standard_input_is_not_resumed() -> None:
+    with pytest.raises(UsageError, match="standard input"):
+        list(read_blocks(find_inputs(["-"]), reading(), start=Cursor(file=0, position=5)))
+    with pytest.raises(UsageError, match="standard input"):
+        list(read_blocks(find_inputs(["-"]), reading(tail=Cursor(file=0, position=5)), start=START))
+
+
+def test_many_bad_rows_are_counted_and_the_first_are_listed(tmp_path: Path) -> None:
+    lines = [json.dumps({"text": "a" if index == 0 else None}) for index in range(1001)]
+    path = write_text(tmp_path / "a.jsonl", "\n".join(lines))
+    blocks = read_all(find_inputs([str(path)]), reading(bad_text="skip"))
+    assert sum(block.bad_count for block in blocks) == 1000
+    assert [row.position for row in blocks[0].bad] == list(range(2, 102))
+
+
+def test_an_empty_separator_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="empty separator"):
+        list(
+            read_blocks(
+                find_inputs([str(write_text(tmp_path / "a.txt", "x"))]),
+                replace(reading(), separator=""),
+                start=START,
+            )
+        )
