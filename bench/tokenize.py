@@ -98,7 +98,16 @@ def ways(corpus: Path, ranks: Path, memory: str) -> list[Way]:
     size = text.stat().st_size
 
     def lowtide(path: Path, *more: str) -> Callable[[Path], list[str]]:
-        base = [sys.executable, "-m", "lowtide", "tokenize", str(path), "--quiet", "--memory", memory]
+        base = [
+            sys.executable,
+            "-m",
+            "lowtide",
+            "tokenize",
+            str(path),
+            "--quiet",
+            "--memory",
+            memory,
+        ]
         return lambda out: [*base, "--out", str(out / "tokens"), *more]
 
     def script(code: str, path: Path) -> Callable[[Path], list[str]]:
@@ -109,7 +118,9 @@ def ways(corpus: Path, ranks: Path, memory: str) -> list[Way]:
         Way(name="lowtide, JSONL", text_bytes=size, command=lowtide(jsonl)),
         Way(name="lowtide, parquet", text_bytes=size, command=lowtide(parquet)),
         Way(name="gigatoken encode_files", text_bytes=size, command=script(GIGATOKEN, text)),
-        Way(name="gigatoken, 8 MiB blocks", text_bytes=size, command=script(GIGATOKEN_BLOCKS, text)),
+        Way(
+            name="gigatoken, 8 MiB blocks", text_bytes=size, command=script(GIGATOKEN_BLOCKS, text)
+        ),
         Way(
             name="nanoGPT's way",
             text_bytes=size,
@@ -178,7 +189,9 @@ def main() -> None:
     peer = next(runs for way, runs in rows if way.name == "gigatoken encode_files")
     peer_cpu = statistics.median(run.cpu_seconds for run in peer)
     peer_wall = statistics.median(run.wall_seconds for run in peer)
-    print("| way | CPU s (range) | wall s | MB per CPU s | × gigatoken, CPU | × by the clock | peak private |")
+    print(
+        "| way | CPU s (range) | wall s | MB per CPU s | × gigatoken, CPU | × by the clock | peak private |"
+    )
     print("|---|--:|--:|--:|--:|--:|--:|")
     for way, runs in rows:
         print(row(way, runs, peer_cpu, peer_wall))

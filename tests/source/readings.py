@@ -163,3 +163,8 @@ def write_rows(path: Path, rows: Sequence[str | None], *, group_rows: int = 3) -
         lines = [json.dumps({"id": 1, "text": row}, ensure_ascii=False) for row in rows]
         write_text(path, "".join(line + "\n" for line in lines))
     return path
+
+
+def read(path: Path, **changes: object) -> list[bytes]:
+    """The text of all blocks."""
+    return [block.text for block in read_all(find_inputs([str(path)]), reading(**changes))]

@@ -47,7 +47,7 @@ CRUMBS = st.sampled_from(WORDS + BREAKS)
 LONG = st.builds(
     lambda unit, count: unit * count,
     st.sampled_from(["some words ", "no-blank,", "line of text\n", "中文，", "x\r\n", "don't! "]),
-    st.integers(1, 30_000),
+    st.integers(1, 12_000),
 )
 TEXTS = st.lists(CRUMBS | LONG, max_size=12).map("".join)
 ROWS = st.lists(st.lists(CRUMBS, max_size=6).map("".join) | LONG, max_size=9)
@@ -138,6 +138,17 @@ def test_long_documents_are_cut_at_safe_cuts_only(
         split = regex.compile(expression).findall
         assert len(pieces) > 100
         assert [token for piece in pieces for token in split(piece)] == split(text) * 2
+
+
+def test_a_window_may_end_anywhere_in_a_separator(tmp_path: Path) -> None:
+    """Even where the separator's own text holds a safe cut."""
+    first = ("a word and " * 7000)[:70_000]
+    inputs = find_inputs([str(write_text(tmp_path / "a.txt", f"{first}== END ==two"))])
+    for block_bytes in range(69_998, 70_012):
+        blocks = read_all(
+            inputs, reading(separator="== END ==", delimiter=MARK, block_bytes=block_bytes)
+        )
+        assert tell(blocks).text == joined([first, "two"], MARK)
 
 
 def test_small_files_share_a_block(tmp_path: Path) -> None:

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import click
 
 from lowtide.errors import UsageError
 from lowtide.units import parse_count
 
+if TYPE_CHECKING:
+    _IntType = click.ParamType[int]
+else:
+    _IntType = click.ParamType  # click 8.1's takes no type
 
-class CountType(click.ParamType[int]):
+
+class CountType(_IntType):
     """`100M`, `250k`, `4096`."""
 
     name = "count"
@@ -27,3 +34,5 @@ class CountType(click.ParamType[int]):
 COUNT = CountType()
 FORMAT = click.Choice(["npy", "nanogpt", "llmc", "megatron"])
 EOT = click.Choice(["end", "start", "none"])
+debug_option = click.option("--debug", is_flag=True, expose_value=False, hidden=True)
+"""`lowtide --debug COMMAND` and `lowtide COMMAND --debug` mean the same; `main` looks for the word."""

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lowtide.cli.choices import COUNT, EOT, FORMAT
+from lowtide.cli.choices import COUNT, EOT, FORMAT, debug_option
 
 if TYPE_CHECKING:
     from lowtide.shards.layout import Format, Placement
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 )
 @click.option("--tokenizer", help="Tokenizer of a peer's files, which do not name it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@debug_option
 def export_command(
     path: str,
     to_format: Format,
@@ -33,9 +34,13 @@ def export_command(
     tokenizer: str | None,
     as_json: bool,
 ) -> None:
-    """Rewrite a dataset for a peer without tokenizing again."""
+    """Rewrite a dataset for a peer, without tokenizing again.
+
+    DIR is a folder that lowtide wrote, or a file or folder of nanoGPT, llm.c, Megatron or numpy. Run the
+    same command again to go on after any interruption.
+    """
     from lowtide.pipeline.export import export
     from lowtide.report.results import show_exported
 
     manifest = export(path, out, to_format, shard_tokens=shard_tokens, eot=eot, tokenizer=tokenizer)
-    show_exported(out, manifest, as_json)
+    show_exported(out, manifest, as_json=as_json)

@@ -23,11 +23,9 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 does not fit (nothing started),
     epilog=EXIT_CODES,
 )
 @click.version_option(__version__, prog_name="lowtide")
-@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-@click.pass_context
-def cli(context: click.Context, debug: bool) -> None:
+@click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
+def cli() -> None:
     """From raw text to token shards, inside a memory budget you name."""
-    context.obj = debug
 
 
 cli.add_command(tokenize_command)
@@ -38,21 +36,59 @@ cli.add_command(export_command)
 
 def main(arguments: list[str] | None = None) -> None:
     """Run one command and leave with its exit code."""
-    arguments = sys.argv[1:] if arguments is None else arguments
+    _print_any_text()
+    sys.exit(_run(sys.argv[1:] if arguments is None else arguments))
+
+
+def _run(arguments: list[str]) -> int:
     try:
         code = cli.main(arguments, prog_name="lowtide", standalone_mode=False)
-    except LowtideError as error:
+    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last to hear of it
         if "--debug" in arguments:
-            raise
-        click.echo(f"error: {error.problem}\nhint: {error.remedy}", err=True)
-        code = error.exit_code
-    except click.ClickException as error:
-        error.show()
-        code = error.exit_code
-    except (click.Abort, KeyboardInterrupt):
-        click.echo("error: interrupted\nhint: run the same command again to go on", err=True)
-        code = 130
-    except BrokenPipeError:
-        sys.stderr.close()  # whoever read our output is gone; there is nobody left to tell
-        code = 1
-    sys.exit(code if isinstance(code, int) else 0)
+            import traceback
+
+            traceback.print_exception(error)
+        return _tell(error)
+    return code if isinstance(code, int) else 0
+
+
+def _tell(error: BaseException) -> int:
+    """Say what went wrong and what to do about it, on stderr; the exit code that goes with it."""
+    code = 1
+    if isinstance(error, LowtideError):
+        problem, remedy, code = error.problem, error.remedy, error.exit_code
+    elif isinstance(error, click.ClickException):
+        if _is_bare_call(error):
+            error.show()
+            return error.exit_code
+        problem, remedy, code = *_usage_words(error), error.exit_code
+    elif isinstance(error, click.Abort | KeyboardInterrupt):
+        problem, remedy, code = "interrupted", "run the same command again to go on", 130
+    elif isinstance(error, MemoryError):
+        problem, remedy = f"out of memory: {error}", "pass a larger `--memory`, or free memory"
+    else:
+        problem = f"{type(error).__name__}: {error}"
+        remedy = "this is a fault of lowtide; run it with `--debug` and report what that prints"
+    click.echo(f"error: {problem}\nhint: {remedy}", err=True)
+    return code
+
+
+def _is_bare_call(error: click.ClickException) -> bool:
+    """`lowtide` alone: click answers with the help, as an error."""
+    return type(error).__name__ == "NoArgsIsHelpError"  # older releases have no such class
+
+
+def _usage_words(error: click.ClickException) -> tuple[str, str]:
+    """click's sentence in our form: small letter, no full stop, the command whose help says more."""
+    message = error.format_message().strip().removesuffix(".")
+    context = error.ctx if isinstance(error, click.UsageError) else None
+    command = context.command_path if context else "lowtide"
+    return message[:1].lower() + message[1:], f"see `{command} --help`"
+
+
+def _print_any_text() -> None:
+    """A file's name, or a sample of text, that the terminal cannot show is shown escaped."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:  # a notebook's or a test's stream may be of another kind
+            reconfigure(errors="backslashreplace")

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from lowtide.cli.choices import COUNT, EOT, FORMAT
+from lowtide.cli.choices import COUNT, EOT, FORMAT, debug_option
 from lowtide.cli.stop_signals import listen_for_stops
 
 
@@ -74,6 +74,7 @@ from lowtide.cli.stop_signals import listen_for_stops
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @click.option("--quiet", is_flag=True, help="No progress and no notes.")
+@debug_option
 def tokenize_command(
     inputs: tuple[str, ...],
     out: str,
@@ -85,9 +86,10 @@ def tokenize_command(
     quiet: bool,
     **chosen: str | int | float | None,
 ) -> None:
-    """Turn text, JSONL, parquet and Arrow files of any size into token shards.
+    """Turn raw text of any size into token shards.
 
-    INPUT is a file, a folder or a glob; .gz and .zst are read as they are; - is standard input.
+    INPUT is a file, a folder or a glob: text, JSONL, Parquet or Arrow; text and JSONL also as .gz and .zst.
+    A single - is text from standard input, which cannot be resumed.
     """
     from lowtide.memory.budget import choose_budget
     from lowtide.memory.limits import machine_limit
@@ -100,7 +102,8 @@ def tokenize_command(
     if dry_run:
         from lowtide.pipeline.estimate import estimate
 
-        show_estimate(estimate(inputs, out, settings, memory=budget, workers=workers), as_json)
+        found = estimate(inputs, out, settings, memory=budget, workers=workers)
+        show_estimate(found.rows(), found.as_record(), as_json=as_json)
         return
     from lowtide.pipeline.tokenize import tokenize
 
@@ -115,4 +118,11 @@ def tokenize_command(
             listen=listen,
             should_stop=should_stop,
         )
-    show_tokenized(result, as_json)
+    show_tokenized(
+        result.folder,
+        result.manifest,
+        seconds=result.seconds,
+        peak_private_bytes=result.peak_private_bytes,
+        already_done=result.already_done,
+        as_json=as_json,
+    )

@@ -61,8 +61,11 @@ class BlockEncoder:
     usually carries, and all of them when measured memory passes the line: text may be unusual.
     """
 
-    def __init__(self, recipe: Recipe, allowances: Allowances, first: Encoder) -> None:
+    def __init__(
+        self, recipe: Recipe, allowances: Allowances, first: Encoder, *, foreign_bytes: int = 0
+    ) -> None:
         self._recipe = recipe
+        self._foreign_bytes = foreign_bytes
         self._allowances = allowances
         self._generation = 0
         self._idle: SimpleQueue[_Seat] = SimpleQueue()
@@ -96,8 +99,8 @@ class BlockEncoder:
             yield from _drain(waiting)
 
     def renew_if_grown(self) -> int:
-        """Private memory now; above the line every encoder is renewed before its next block."""
-        used_bytes = private_bytes()
+        """This stage's private memory; above the line every encoder is renewed before its next block."""
+        used_bytes = private_bytes() - self._foreign_bytes
         if used_bytes > self._allowances.renew_above_bytes:
             self.renew()
         return used_bytes

@@ -7,13 +7,14 @@ import shutil
 import statistics
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from lowtide.errors import DoesNotFitError
+from lowtide.errors import DoesNotFitError, UsageError
 from lowtide.memory.budget import Budget
 from lowtide.pipeline.prepare import Prepared, prepare
 from lowtide.pipeline.settings import TokenizeSettings
+from lowtide.source.find_inputs import InputKind
 from lowtide.source.sample import SampledText, sample_inputs
 from lowtide.tokenizer.encode import Encoder
 from lowtide.units import KIB, format_bytes, format_count, format_seconds
@@ -44,15 +45,20 @@ class Estimate:
     longest_line_bytes: int
     longest_word_bytes: int
 
+    def as_record(self) -> dict[str, object]:
+        """All figures under their names, for `--json`."""
+        return asdict(self)
+
     def rows(self) -> list[tuple[str, str]]:
         """The estimate as names and sentences, each figure with where it comes from."""
+        files = "1 file" if self.inputs == 1 else f"{self.inputs} files"
         spread = f"± {100 * self.tokens_spread:.1f} %"
         spent = ", ".join(f"{name} {format_bytes(size)}" for name, size in self.spending.items())
         return [
-            ("input", f"{self.inputs} files, {format_bytes(self.input_bytes)} (measured)"),
+            ("input", f"{files}, {format_bytes(self.input_bytes)} (measured)"),
             ("sample", f"{format_bytes(self.sampled_bytes)} of text read"),
             ("tokens", f"{format_count(self.tokens)} {spread} (predicted from the sample)"),
-            ("documents", f"{format_count(self.documents)} (predicted from the sample)"),
+            ("documents", f"{format_count(self.documents)} (predicted)"),
             (
                 "disk",
                 f"{format_bytes(self.disk_needed_bytes)} needed (predicted), "
@@ -78,11 +84,15 @@ def estimate(
     workers: int | None = None,
 ) -> Estimate:
     """Predict a run from a few hundred KiB; refuse (exit 3) what cannot fit on the disk."""
+    started = time.perf_counter()
+    _refuse_stdin(inputs)
     prepared = prepare(inputs, settings, memory=memory, workers=workers)
+    encoder = Encoder(prepared.recipe.encode)
+    start_seconds = time.perf_counter() - started
     read = replace(prepared.read, block_bytes=_SAMPLE_BYTES, tail=None)
     samples = sample_inputs(prepared.inputs, read, count=_SAMPLES)
-    rates, seconds = _probe(samples, prepared)
-    found = _predict(prepared, samples, rates, seconds, _free_bytes(Path(out)))
+    probe = _probe(samples, encoder, prepared)
+    found = _predict(prepared, samples, probe, start_seconds, _free_bytes(Path(out)))
     if found.disk_needed_bytes > found.disk_free_bytes:
         raise DoesNotFitError(
             f"about {format_bytes(found.disk_needed_bytes)} will be written and "
@@ -92,50 +102,79 @@ def estimate(
     return found
 
 
-def _probe(samples: list[SampledText], prepared: Prepared) -> tuple[list[float], float]:
-    """Tokens per input byte of each sample, and the seconds that encoding all of them took."""
-    encoder = Encoder(prepared.recipe.encode)
-    rates = []
+def _refuse_stdin(inputs: Sequence[str]) -> None:
+    if "-" in inputs:
+        raise UsageError(
+            "standard input can be read only once, so nothing can be said about it beforehand",
+            remedy="leave out `--dry-run`, or save the input to a file and name that",
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Probe:
+    """What encoding the samples showed."""
+
+    tokens: list[int]
+    """Of each sample."""
+    seconds: float
+    """For reading and encoding all of them."""
+
+
+def _probe(samples: list[SampledText], encoder: Encoder, prepared: Prepared) -> _Probe:
+    tokens = []
     seconds = 0.0
     for sample in samples:
         started = time.perf_counter()
-        encoded = encoder.encode(sample.text, document_count=sample.documents)
+        count = 0
+        for block in sample.blocks:
+            encoded = encoder.encode(block.text, document_count=block.document_count)
+            count += len(encoded.ids)
         seconds += time.perf_counter() - started + sample.seconds
-        rates.append(len(encoded.ids) / max(1, sample.input_bytes))
-    return rates, seconds
+        tokens.append(count - (sample.documents if prepared.settings.eot == "none" else 0))
+    return _Probe(tokens=tokens, seconds=seconds)
 
 
 def _predict(
     prepared: Prepared,
     samples: list[SampledText],
-    rates: list[float],
-    seconds: float,
+    probe: _Probe,
+    start_seconds: float,
     free_bytes: int,
 ) -> Estimate:
     input_bytes = prepared.input_bytes
     sampled_input = sum(sample.input_bytes for sample in samples)
-    whole = sampled_input >= input_bytes
-    mean = sum(r * s.input_bytes for r, s in zip(rates, samples, strict=True)) / max(1, sampled_input)
     share = input_bytes / max(1, sampled_input)
-    tokens = round(mean * input_bytes)
-    documents = round(sum(sample.documents for sample in samples) * share)
+    tokens = round(sum(probe.tokens) * share)
+    documents = _predict_documents(prepared, samples, share)
+    text_bytes = sum(sample.text_bytes for sample in samples)
+    rates = [
+        count / sample.input_bytes for count, sample in zip(probe.tokens, samples, strict=True)
+    ]
     return Estimate(
         inputs=len(prepared.inputs),
         input_bytes=input_bytes,
-        sampled_bytes=sum(len(sample.text) for sample in samples),
+        sampled_bytes=text_bytes,
         tokens=tokens,
-        tokens_spread=0.0 if whole else _standard_error(rates),
+        tokens_spread=0.0 if sampled_input >= input_bytes else _standard_error(rates),
         documents=documents,
-        text_bytes=round(sum(len(sample.text) for sample in samples) * share),
+        text_bytes=round(text_bytes * share),
         disk_needed_bytes=tokens * prepared.layout.token_bytes + documents * _INDEX_ENTRY_BYTES,
         disk_free_bytes=free_bytes,
-        seconds=seconds * share / prepared.allowances.workers,
+        seconds=start_seconds + probe.seconds * share / prepared.allowances.workers,
         budget=prepared.budget.in_words,
         spending=prepared.allowances.needs,
         workers=prepared.allowances.workers,
         longest_line_bytes=prepared.allowances.row_limit_bytes,
         longest_word_bytes=prepared.allowances.word_limit_bytes,
     )
+
+
+def _predict_documents(prepared: Prepared, samples: list[SampledText], share: float) -> int:
+    """From the samples; where every text file is a document, a sample sees no ends and files are counted."""
+    only_text = all(item.kind is InputKind.TEXT for item in prepared.inputs)
+    if only_text and prepared.settings.separator == "file":
+        return sum(item.size_bytes > 0 for item in prepared.inputs)
+    return round(sum(sample.documents for sample in samples) * share)
 
 
 def _standard_error(rates: list[float]) -> float:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lowtide.errors import UsageError, VerificationError
+from lowtide.pipeline.job import PROGRESS_NAME
 from lowtide.shards.layout import MANIFEST_NAME, SPLITS, WORK_FOLDER, documents_name
 from lowtide.shards.manifest import file_names, read_manifest
 from lowtide.storage.publish import remove_leftovers, storage_errors, sync_folder
@@ -22,6 +23,7 @@ def make_folder(folder: Path) -> None:
     with storage_errors(folder):
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"{folder} is a file", remedy="pass a folder as `--out`")
+        missing = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
         names = {entry.name for entry in folder.iterdir()} - {STOP_NAME}
         if names and MANIFEST_NAME not in names and WORK_FOLDER not in names:
@@ -30,8 +32,9 @@ def make_folder(folder: Path) -> None:
                 remedy="pass a new or empty folder as `--out`",
             )
         (folder / WORK_FOLDER).mkdir(exist_ok=True)
-        remove_leftovers(folder / WORK_FOLDER)
     sync_folder(folder)
+    for path in missing:
+        sync_folder(path.parent)  # else a power cut takes the folder with everything in it
 
 
 @contextmanager
@@ -47,6 +50,12 @@ def hold_lock(folder: Path) -> Iterator[None]:
                 remedy="wait for it, stop it, or pass another `--out`",
             )
         yield
+
+
+def remove_killed_writes(folder: Path) -> None:
+    """Clear away what a run was writing when it was killed. For the holder of the lock: else it is in use."""
+    remove_leftovers(folder / WORK_FOLDER)
+    remove_leftovers(folder)
 
 
 def _try_lock(descriptor: int) -> bool:
@@ -65,14 +74,17 @@ def _try_lock(descriptor: int) -> bool:
 
 
 def empty_folder(folder: Path) -> None:
-    """`--restart`: remove what lowtide made here and nothing else; the manifest goes first."""
-    names = _own_names(folder)
+    """`--restart`: remove what lowtide made here and nothing else; what promises shards goes first."""
+    work = folder / WORK_FOLDER
     with storage_errors(folder):
+        names = _own_names(folder)
         (folder / MANIFEST_NAME).unlink(missing_ok=True)
-        sync_folder(folder)  # no manifest may outlive the shards it promises
+        (work / PROGRESS_NAME).unlink(missing_ok=True)
+        sync_folder(folder)
+        sync_folder(work)  # neither manifest nor checkpoint may outlive the shards it promises
         for name in names:
             (folder / name).unlink(missing_ok=True)
-        for entry in (folder / WORK_FOLDER).iterdir():
+        for entry in list(work.iterdir()):
             if entry.name != _LOCK_NAME:
                 entry.unlink()
     sync_folder(folder)
@@ -94,15 +106,17 @@ def _own_names(folder: Path) -> set[str]:
     return own
 
 
-def remove_work_folder(folder: Path) -> None:
-    """After the manifest stands, nothing in there is needed."""
+def finish_folder(folder: Path) -> None:
+    """After the manifest stands, the work folder is not needed, and a `.stop` came too late."""
+    take_stop_file(folder)
     shutil.rmtree(folder / WORK_FOLDER, ignore_errors=True)
 
 
 def take_stop_file(folder: Path) -> bool:
     """Whether someone left a `.stop` file; it is consumed, so that the next run goes on."""
     path = folder / STOP_NAME
-    if not path.exists():
-        return False
-    path.unlink(missing_ok=True)
+    with storage_errors(path):
+        if not path.exists():
+            return False
+        path.unlink(missing_ok=True)
     return True

@@ -9,9 +9,10 @@ from dataclasses import dataclass
 from lowtide.errors import UsageError
 from lowtide.memory.budget import Budget, choose_budget
 from lowtide.memory.limits import machine_limit
+from lowtide.memory.meter import private_bytes
 from lowtide.pipeline.encode_blocks import Recipe
 from lowtide.pipeline.settings import TokenizeSettings, check_settings
-from lowtide.pipeline.spend import Allowances, spend
+from lowtide.pipeline.spend import Allowances, foreign_bytes, spend
 from lowtide.shards.layout import ShardLayout
 from lowtide.source.extent import find_tail
 from lowtide.source.find_inputs import InputFile, InputKind, default_delimiter, find_inputs
@@ -33,6 +34,8 @@ class Prepared:
     layout: ShardLayout
     recipe: Recipe
     read: ReadSettings
+    foreign_bytes: int
+    """Private memory that was there before and that the budget does not count."""
 
     @property
     def input_bytes(self) -> int:
@@ -68,6 +71,7 @@ def prepare(
         budget=budget,
         allowances=allowances,
         layout=layout,
+        foreign_bytes=foreign_bytes(private_bytes()),
         recipe=Recipe(
             encode=EncodeSettings(
                 vocabulary=vocabulary,

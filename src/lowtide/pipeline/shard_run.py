@@ -43,6 +43,7 @@ class ShardRun:
         held_out_open: bool = False,
         done_bytes: int = 0,
         counts: Counts | None = None,
+        most_unstored_tokens: int,
     ) -> None:
         self.folder = folder
         self.cursor = cursor
@@ -52,6 +53,8 @@ class ShardRun:
         self._val = val
         self._held_out_open = held_out_open
         self._full_shards = 0
+        self._stored_tokens = self.counts.tokens
+        self._most_unstored_tokens = most_unstored_tokens
 
     @classmethod
     def start(cls, folder: Path, prepared: Prepared) -> Self:
@@ -61,6 +64,7 @@ class ShardRun:
             train=SplitWriter.start(folder, prepared.layout, "train"),
             val=SplitWriter.start(folder, prepared.layout, "val"),
             cursor=Cursor(file=0, position=0),
+            most_unstored_tokens=_most_unstored_tokens(prepared),
         )
         run.checkpoint()  # without it, a crash could leave files that nobody may clear away
         return run
@@ -68,16 +72,22 @@ class ShardRun:
     @classmethod
     def resume(cls, folder: Path, prepared: Prepared, progress: Progress) -> Self:
         """Go on from a checkpoint: what stands is read and compared with its digests first."""
+        train, val = (
+            SplitWriter.resume(folder, prepared.layout, mark)
+            for mark in (progress.train, progress.val)
+        )
+        # After the writers: a shard that a kill left between its mark and its name stands by now.
         for mark in (progress.train, progress.val):
             verify_finished(folder, prepared.layout, mark)
         return cls(
             folder,
-            train=SplitWriter.resume(folder, prepared.layout, progress.train),
-            val=SplitWriter.resume(folder, prepared.layout, progress.val),
+            train=train,
+            val=val,
             cursor=progress.cursor,
             held_out_open=progress.held_out_open,
             done_bytes=progress.done_bytes,
             counts=progress.counts,
+            most_unstored_tokens=_most_unstored_tokens(prepared),
         )
 
     @property
@@ -86,7 +96,7 @@ class ShardRun:
         return self.cursor.within > 0
 
     def take(self, encoded: EncodedRun) -> bool:
-        """Write a run to its splits; True when a shard became full and a checkpoint is due."""
+        """Write a run to its splits; True when a checkpoint is due: a shard is full, or half of one at risk."""
         block, held_out = encoded.block, encoded.held_out
         if block.held_out:
             held_out[:] = True
@@ -100,7 +110,8 @@ class ShardRun:
         self.cursor = block.after
         self.done_bytes = block.input_done_bytes
         self.counts = add_block(self.counts, block, tokens=len(encoded.run.tokens))
-        return self._shard_became_full()
+        unstored_tokens = self.counts.tokens - self._stored_tokens
+        return self._shard_became_full() or unstored_tokens >= self._most_unstored_tokens
 
     def checkpoint(self) -> None:
         """Everything so far survives from here on: bytes synced, progress stored, shards named."""
@@ -116,6 +127,7 @@ class ShardRun:
                 val=marks[1],
             ),
         )
+        self._stored_tokens = self.counts.tokens
         self._train.publish_finished()
         self._val.publish_finished()
 
@@ -139,6 +151,12 @@ class ShardRun:
         grown = full > self._full_shards
         self._full_shards = full
         return grown
+
+
+def _most_unstored_tokens(prepared: Prepared) -> int:
+    """Half a shard, whatever the format: with the block that crosses the line, a crash repeats less than
+    one, unless a single block holds half a shard."""
+    return prepared.layout.shard_tokens // 2
 
 
 def add_block(counts: Counts, block: Block, *, tokens: int) -> Counts:

@@ -2,8 +2,8 @@
 
     inputs → blocks → token runs → two splits of shards → manifest
 
-A checkpoint is taken whenever a shard is full and every few seconds. What lies between two checkpoints is
-done again after a crash, and comes out the same.
+A checkpoint is taken whenever a shard is full, after half a shard of tokens, and every few seconds.
+What lies between two checkpoints is done again after a crash, and comes out the same.
 """
 
 from __future__ import annotations
@@ -90,6 +90,7 @@ def tokenize(
     out_folder.make_folder(folder)
     with ExitStack() as stack:
         stack.enter_context(out_folder.hold_lock(folder))
+        out_folder.remove_killed_writes(folder)
         job = Job(
             settings=prepared.settings,
             tokenizer_fingerprint=prepared.vocabulary.fingerprint,
@@ -99,7 +100,7 @@ def tokenize(
             out_folder.empty_folder(folder)
         done = _find_finished(folder, job)
         if done is not None:
-            out_folder.remove_work_folder(folder)
+            out_folder.finish_folder(folder)
             return TokenizeResult(
                 folder=folder, manifest=done, seconds=0.0, peak_private_bytes=0, already_done=True
             )
@@ -108,7 +109,7 @@ def tokenize(
         watch = Watch(run, prepared, listen=listen, should_stop=should_stop, started=started)
         _encode_all(run, prepared, watch, listen)
         manifest = run.seal(prepared, job.inputs)
-        out_folder.remove_work_folder(folder)
+        out_folder.finish_folder(folder)
     return TokenizeResult(
         folder=folder,
         manifest=manifest,
@@ -153,7 +154,8 @@ def _find_finished(folder: Path, job: Job) -> DatasetManifest | None:
 def _encode_all(run: ShardRun, prepared: Prepared, watch: Watch, listen: Listener) -> None:
     """Read, encode and write to the end, with a checkpoint before any error leaves the house."""
     blocks = read_blocks(prepared.inputs, prepared.read, start=run.cursor)
-    extra_bytes = prepared.budget.total_bytes - private_bytes() + _FENCE_SLACK_BYTES
+    used_bytes = private_bytes() - prepared.foreign_bytes
+    extra_bytes = prepared.budget.total_bytes - used_bytes + _FENCE_SLACK_BYTES
     with fence(max(extra_bytes, _FENCE_SLACK_BYTES)):
         first, blocks = _peek(blocks)
         encoder = _make_encoder(first, prepared, run, listen)
@@ -176,8 +178,8 @@ def _write_all(
     run: ShardRun, runs: Iterator[EncodedRun], encoder: BlockEncoder, watch: Watch
 ) -> None:
     for encoded in runs:
-        full = run.take(encoded)
-        watch.after_block(encoder, shard_is_full=full)
+        due = run.take(encoded)
+        watch.after_block(encoder, checkpoint_is_due=due)
 
 
 def _make_encoder(
@@ -192,7 +194,9 @@ def _make_encoder(
         checked = check_agreement(encoder, prepared.recipe.encode, first.text)
         give_back()
         listen(Note(text=f"ids equal the reference's on {format_bytes(checked)} of this input"))
-    return BlockEncoder(prepared.recipe, prepared.allowances, encoder)
+    return BlockEncoder(
+        prepared.recipe, prepared.allowances, encoder, foreign_bytes=prepared.foreign_bytes
+    )
 
 
 def _peek(blocks: Iterator[Block]) -> tuple[Block | None, Iterator[Block]]:

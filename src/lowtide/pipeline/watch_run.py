@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Literal
 
 from lowtide.errors import InterruptedRun, StoppedError
@@ -51,7 +52,7 @@ class Watch:
         self._stage = Stage.CALM
         self.peak_private_bytes = 0
 
-    def after_block(self, encoder: BlockEncoder, *, shard_is_full: bool) -> None:
+    def after_block(self, encoder: BlockEncoder, *, checkpoint_is_due: bool) -> None:
         """Tell, checkpoint, judge; raises StoppedError when it is time to go."""
         used_bytes = encoder.renew_if_grown()
         self.peak_private_bytes = max(self.peak_private_bytes, used_bytes)
@@ -63,7 +64,7 @@ class Watch:
         if now - self._sampled >= _SAMPLE_SECONDS:
             self._sampled = now
             self._judge_memory(encoder)
-        if shard_is_full or now - self._checkpointed >= _CHECKPOINT_SECONDS:
+        if checkpoint_is_due or now - self._checkpointed >= _CHECKPOINT_SECONDS:
             self._run.checkpoint()
             self._checkpointed = time.monotonic()
             self._listen(
@@ -95,7 +96,9 @@ class Watch:
 
     def _judge_memory(self, encoder: BlockEncoder) -> None:
         """note → give caches back → seal and stop; the kernel is never left to decide."""
-        stage, why = judge(take_sample(), self._prepared.budget)
+        sample = take_sample()
+        own_bytes = sample.private_bytes - self._prepared.foreign_bytes
+        stage, why = judge(replace(sample, private_bytes=own_bytes), self._prepared.budget)
         if stage > self._stage and stage is not Stage.STOP:
             self._listen(Note(text=why, level="warning"))
         self._stage = stage

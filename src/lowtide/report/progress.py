@@ -5,12 +5,17 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TextIO
+from typing import TYPE_CHECKING, TextIO
 
-from lowtide.events import Advanced, Checkpointed, Event, Listener, Note, ignore
+from lowtide.events import Advanced, Event, Listener, Note, ignore
 from lowtide.units import format_bytes, format_count, format_seconds
 
+if TYPE_CHECKING:
+    from rich.console import Console
+
 _LINE_SECONDS = 10.0
+_LINE_COLUMNS = 80
+_NARROWEST_BAR, _WIDEST_BAR = 6, 24
 
 
 @contextmanager
@@ -19,11 +24,23 @@ def show_progress(*, quiet: bool, stream: TextIO | None = None) -> Iterator[List
     stream = stream or sys.stderr
     if quiet:
         yield ignore
-    elif stream.isatty():
-        with _bar(stream) as listen:
-            yield listen
-    else:
+        return
+    console = _terminal(stream)
+    if console is None:
         yield _PlainLines(stream)
+        return
+    with _bar(console) as listen:
+        yield listen
+
+
+def _terminal(stream: TextIO) -> Console | None:
+    """The terminal behind the stream, if there is one and it can move its cursor."""
+    if not stream.isatty():
+        return None
+    from rich.console import Console
+
+    console = Console(file=stream)
+    return console if console.is_terminal and not console.is_dumb_terminal else None
 
 
 class _PlainLines:
@@ -32,16 +49,16 @@ class _PlainLines:
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._last_seconds = 0.0
+        self._first: Advanced | None = None
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Note):
             self._say(note_line(event))
-        elif isinstance(event, Advanced) and self._is_due(event):
-            self._last_seconds = event.elapsed_seconds
-            self._say(progress_line(event))
-
-    def _is_due(self, event: Advanced) -> bool:
-        return event.elapsed_seconds - self._last_seconds >= _LINE_SECONDS
+        elif isinstance(event, Advanced):
+            self._first = self._first or event
+            if event.elapsed_seconds - self._last_seconds >= _LINE_SECONDS:
+                self._last_seconds = event.elapsed_seconds
+                self._say(progress_line(event, self._first))
 
     def _say(self, line: str) -> None:
         self._stream.write(line + "\n")
@@ -49,27 +66,28 @@ class _PlainLines:
 
 
 @contextmanager
-def _bar(stream: TextIO) -> Iterator[Listener]:
-    from rich.console import Console
+def _bar(console: Console) -> Iterator[Listener]:
     from rich.progress import BarColumn, Progress, TextColumn
 
-    console = Console(file=stream)
-    columns = (BarColumn(bar_width=24), TextColumn("{task.description}", markup=False))
+    width = min(max(console.width - _LINE_COLUMNS, _NARROWEST_BAR), _WIDEST_BAR)
+    columns = (BarColumn(bar_width=width), TextColumn("{task.description}", markup=False))
     with Progress(*columns, console=console, transient=True, refresh_per_second=5) as progress:
         task = progress.add_task("starting", total=None)
+        first: Advanced | None = None
 
         def listen(event: Event) -> None:
+            nonlocal first
             if isinstance(event, Note):
-                progress.console.print(note_line(event), markup=False, highlight=False)
+                line = note_line(event)
+                progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
             elif isinstance(event, Advanced):
+                first = first or event
                 progress.update(
                     task,
                     total=event.total_bytes or None,
                     completed=event.done_bytes,
-                    description=progress_line(event),
+                    description=progress_line(event, first),
                 )
-            elif isinstance(event, Checkpointed):
-                progress.refresh()
 
         yield listen
 
@@ -79,19 +97,29 @@ def note_line(note: Note) -> str:
     return f"{'warning' if note.level == 'warning' else 'note'}: {note.text}"
 
 
-def progress_line(event: Advanced) -> str:
-    """`412.0 MiB of 953.7 MiB, 98.1M tokens, 251 MB/s, memory 161.0 MiB of 256.0 MiB, 2.3s left`."""
-    done = format_bytes(event.done_bytes)
-    parts = [f"{done} of {format_bytes(event.total_bytes)}" if event.total_bytes else done]
+def progress_line(event: Advanced, first: Advanced) -> str:
+    """`412.0 of 953.7 MiB, 2.3s left, 251 MB/s, 98.1M tokens, memory 161.0 of 256.0 MiB`.
+
+    Rate and time left are measured from the `first` event on: neither the start nor what stood before this
+    run counts. On a narrow terminal the line is cut at its right, so what matters most comes first.
+    """
+    seconds = event.elapsed_seconds - first.elapsed_seconds
+    worked_bytes = event.done_bytes - first.done_bytes
+    parts = [_of(event.done_bytes, event.total_bytes)]
+    if seconds > 0 and worked_bytes > 0:
+        if event.total_bytes:
+            left = (event.total_bytes - event.done_bytes) * seconds / worked_bytes
+            parts.append(f"{format_seconds(max(0.0, left))} left")
+        parts.append(f"{worked_bytes / seconds / 1e6:.0f} MB/s")
     parts.append(f"{format_count(event.tokens)} tokens")
-    worked = event.done_bytes - event.resumed_bytes
-    if event.elapsed_seconds > 0:
-        rate = worked / event.elapsed_seconds
-        parts.append(f"{rate / 1e6:.0f} MB/s")
-    parts.append(
-        f"memory {format_bytes(event.private_bytes)} of {format_bytes(event.budget_bytes)}"
-    )
-    if event.total_bytes and worked > 0:
-        left = (event.total_bytes - event.done_bytes) * event.elapsed_seconds / worked
-        parts.append(f"{format_seconds(max(0.0, left))} left")
+    parts.append(f"memory {_of(event.private_bytes, event.budget_bytes)}")
     return ", ".join(parts)
+
+
+def _of(part_bytes: int, whole_bytes: int) -> str:
+    """`41.0 of 93.4 MiB`, `128.0 MiB of 2.0 GiB`; the part alone where the whole is not known."""
+    part, whole = format_bytes(part_bytes), format_bytes(whole_bytes)
+    if not whole_bytes:
+        return part
+    number, unit = part.split()
+    return f"{number if whole.endswith(f' {unit}') else part} of {whole}"

@@ -1,7 +1,13 @@
-"""What a command found, for people as a few aligned lines and with `--json` as one object on stdout."""
+"""What a command found: for people a few aligned lines, with `--json` one object. Both on stdout.
+
+What is said beside the result (a note, a reason) goes to stderr.
+"""
 
 from __future__ import annotations
 
+import json
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,87 +17,95 @@ import msgspec
 from lowtide.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
-    from lowtide.pipeline.estimate import Estimate
-    from lowtide.pipeline.examine import Inspection, Proof
-    from lowtide.pipeline.tokenize import TokenizeResult
-    from lowtide.shards.describe import SplitFacts
+    from lowtide.shards.describe import DatasetFacts, Sample, SplitFacts
     from lowtide.shards.manifest import DatasetManifest
+    from lowtide.shards.verify import Verification
 
 SCHEMA_VERSION = 1
 _SAMPLE_CHARACTERS = 160
 
+Rows = list[tuple[str, str]]
 
-def show_tokenized(result: TokenizeResult, as_json: bool) -> None:
+
+def show_tokenized(
+    folder: Path,
+    manifest: DatasetManifest,
+    *,
+    seconds: float,
+    peak_private_bytes: int,
+    already_done: bool,
+    as_json: bool,
+) -> None:
     """The end of a `tokenize` run."""
-    manifest = result.manifest
     if as_json:
         _print_json(
             {
-                "folder": str(result.folder),
-                "seconds": round(result.seconds, 3),
-                "peak_private_bytes": result.peak_private_bytes,
-                "already_done": result.already_done,
+                "folder": folder,
+                "seconds": round(seconds, 3),
+                "peak_private_bytes": peak_private_bytes,
+                "already_done": already_done,
                 **_counts(manifest),
             }
         )
         return
-    if result.already_done:
-        _print_rows([("done before", f"{result.folder} holds this very dataset already")])
-    _print_rows([("folder", str(result.folder)), *_manifest_rows(manifest)])
-    if not result.already_done:
-        _print_rows(
-            [
-                ("time", f"{format_seconds(result.seconds)} (measured)"),
-                ("peak memory", f"{format_bytes(result.peak_private_bytes)} private (measured)"),
-            ]
-        )
+    rows = [("folder", str(folder)), *_manifest_rows(manifest)]
+    if already_done:
+        rows.append(("time", "none: the folder holds this very dataset already"))
+    else:
+        rows += [
+            ("time", f"{format_seconds(seconds)} (measured)"),
+            ("peak memory", f"{format_bytes(peak_private_bytes)} private (measured)"),
+        ]
+    _print_rows(rows)
+    if not manifest.splits["val"].tokens and manifest.settings.get("val"):
+        _note("no document fell to val; `--split tail` always holds some text out")
 
 
-def show_exported(out: str, manifest: DatasetManifest, as_json: bool) -> None:
+def show_exported(out: str, manifest: DatasetManifest, *, as_json: bool) -> None:
     """The end of an `export`."""
     if as_json:
-        _print_json({"folder": out, **_counts(manifest)})
+        _print_json({"folder": Path(out), **_counts(manifest)})
         return
     _print_rows([("folder", out), *_manifest_rows(manifest)])
 
 
-def show_inspection(found: Inspection, as_json: bool) -> None:
+def show_inspection(
+    facts: DatasetFacts, samples: Sequence[Sample], *, note: str, as_json: bool
+) -> None:
     """A dataset in figures, then some of its documents."""
-    facts = found.facts
     if as_json:
-        _print_json({"facts": facts, "samples": found.samples, "note": found.note})
+        _print_json({"facts": facts, "samples": list(samples), "note": note})
         return
-    tokenizer = facts.tokenizer.name if facts.tokenizer else "not known"
     rows = [
-        ("format", f"{facts.format}, {facts.token_bytes} bytes a token, end-of-text {facts.eot}"),
-        ("tokenizer", tokenizer),
+        ("format", f"{facts.format}, {_many(facts.token_bytes, 'byte')} a token"),
+        ("tokenizer", facts.tokenizer.name if facts.tokenizer else "not known"),
     ]
+    if facts.tokenizer:
+        rows.append(("end-of-text", _END_OF_TEXT[facts.eot]))
     if facts.bytes_per_token is not None:
-        rows.append(
-            (
-                "text",
-                f"{format_bytes(facts.text_bytes or 0)}, {facts.bytes_per_token:.2f} bytes a token",
-            )
-        )
+        size = format_bytes(facts.text_bytes or 0)
+        rows.append(("text", f"{size}, {facts.bytes_per_token:.2f} bytes a token"))
     for split in facts.splits:
         rows += _split_rows(split)
-    if facts.bad_rows or facts.empty_documents:
-        rows.append(
-            ("left out", f"{facts.bad_rows} bad rows, {facts.empty_documents} empty documents")
-        )
+    rows += _left_out_rows(facts.bad_rows, facts.empty_documents)
     _print_rows(rows)
-    for sample in found.samples:
-        head = (
-            f"document {sample.document.number} of {sample.split}, {sample.document.tokens} tokens"
-        )
-        click.echo(f"\n{head}\n  {_one_line(sample.text)}")
-    if found.note:
-        click.echo(f"note: {found.note}", err=True)
+    for sample in samples:
+        place = f"document {sample.document.number} of {sample.split}"
+        click.echo(f"\n{place}, {_many(sample.document.tokens, 'token')}")
+        click.echo(f"  {_one_line(sample.text)}")
+    if note:
+        _note(note)
 
 
-def show_proof(proof: Proof, as_json: bool) -> None:
+_END_OF_TEXT = {
+    "end": "behind each document",
+    "start": "in front of each document",
+    "none": "not there",
+}
+
+
+def show_proof(found: Verification, *, compared: int, why_no_more: str, as_json: bool) -> None:
     """What `verify` read, and every problem it found."""
-    found = proof.verification
     if as_json:
         _print_json(
             {
@@ -101,30 +115,31 @@ def show_proof(proof: Proof, as_json: bool) -> None:
                 "documents": found.documents,
                 "ids_checked": found.ids_checked,
                 "problems": found.problems,
-                "compared_documents": proof.compared_documents,
-                "comparison": proof.comparison,
+                "compared_documents": compared,
+                "comparison": why_no_more,
             }
         )
         return
-    ids = "ids in range" if found.ids_checked else "ids not checked (no vocabulary named)"
-    compared = f"{proof.compared_documents} documents decode to their input"
-    _print_rows(
-        [
-            ("read", f"{found.files} files, {format_count(found.tokens)} tokens, {ids}"),
-            ("compared", f"{compared}{f' ({proof.comparison})' if proof.comparison else ''}"),
-            ("verdict", "sound" if found.sound else f"{len(found.problems)} problems"),
-        ]
-    )
+    ids = "ids in range" if found.ids_checked else "ids not checked (pass `--tokenizer`)"
+    rows = [("read", f"{_many(found.files, 'file')}, {_many(found.tokens, 'token')}, {ids}")]
+    if compared:
+        rows.append(("compared", f"{_many(compared, 'document')} with the input"))
+    elif found.sound:
+        rows.append(("compared", f"none: {why_no_more or 'nothing names the input'}"))
+    verdict = "sound" if found.sound else f"damaged: {_many(len(found.problems), 'problem')}"
+    _print_rows([*rows, ("verdict", verdict)])
     for problem in found.problems:
         click.echo(f"  - {problem}")
 
 
-def show_estimate(estimate: Estimate, as_json: bool) -> None:
-    """What a run would do, and whether it fits."""
+def show_estimate(
+    rows: Sequence[tuple[str, str]], record: Mapping[str, object], *, as_json: bool
+) -> None:
+    """What a run would do: as sentences for people, or all figures."""
     if as_json:
-        _print_json(msgspec.to_builtins(estimate))
+        _print_json(record)
         return
-    _print_rows(estimate.rows())
+    _print_rows(rows)
 
 
 def _counts(manifest: DatasetManifest) -> dict[str, object]:
@@ -141,64 +156,75 @@ def _counts(manifest: DatasetManifest) -> dict[str, object]:
     }
 
 
-def _manifest_rows(manifest: DatasetManifest) -> list[tuple[str, str]]:
-    rows: list[tuple[str, str]] = [
-        (
-            name,
-            f"{format_count(split.tokens)} tokens, {format_count(split.documents)} documents, "
-            f"{len(split.shards)} file{'' if len(split.shards) == 1 else 's'}",
-        )
-        for name, split in manifest.splits.items()
-    ]
+def _manifest_rows(manifest: DatasetManifest) -> Rows:
+    rows: Rows = []
+    for name, split in manifest.splits.items():
+        documents = f", {_many(split.documents, 'document')}" if split.index else ""
+        holds = f"{_many(split.tokens, 'token')}{documents}, {_many(len(split.shards), 'file')}"
+        rows.append((name, holds if split.tokens else "nothing"))
     if manifest.text_bytes and manifest.tokens:
         per_token = manifest.text_bytes / manifest.tokens
         rows.append(("text", f"{format_bytes(manifest.text_bytes)}, {per_token:.2f} bytes a token"))
-    if manifest.bad_rows or manifest.empty_documents:
-        rows.append(
-            (
-                "left out",
-                f"{manifest.bad_rows} bad rows, {manifest.empty_documents} empty documents",
-            )
-        )
-    if not manifest.splits["val"].tokens and manifest.settings.get("val"):
-        rows.append(("note", "no document fell to val; `--split tail` always holds some text out"))
+    return rows + _left_out_rows(manifest.bad_rows, manifest.empty_documents)
+
+
+def _left_out_rows(bad_rows: int, empty_documents: int) -> Rows:
+    rows: Rows = []
+    if bad_rows:
+        places = _many(bad_rows, "place")
+        rows.append(("bad text", f"{places}, replaced or left out (listed in lowtide.json)"))
+    if empty_documents:
+        rows.append(("left out", f"{_many(empty_documents, 'empty document')}"))
     return rows
 
 
-def _split_rows(split: SplitFacts) -> list[tuple[str, str]]:
-    known = "unknown" if split.documents is None else format_count(split.documents)
-    rows = [
-        (
-            split.name,
-            f"{format_count(split.tokens)} tokens, {known} documents, {split.files} files, "
-            f"{format_bytes(split.stored_bytes)}",
-        )
-    ]
+def _split_rows(split: SplitFacts) -> Rows:
+    if not split.tokens:
+        return [(split.name, "nothing")]
+    documents = "" if split.documents is None else f", {_many(split.documents, 'document')}"
+    files = f"{_many(split.files, 'file')}, {format_bytes(split.stored_bytes)}"
+    rows = [(split.name, f"{_many(split.tokens, 'token')}{documents}, {files}")]
     if split.longest_documents:
-        longest = ", ".join(
-            f"{one.number} ({format_count(one.tokens)})" for one in split.longest_documents
-        )
-        rows.append(("  longest", longest))
+        longest = [
+            f"{format_count(one.tokens)} (document {one.number})" for one in split.longest_documents
+        ]
+        rows.append(("  longest", ", ".join(longest)))
     return rows
+
+
+def _many(count: int, thing: str) -> str:
+    """`1 file`, `2 files`, `21.8M tokens`."""
+    return f"{format_count(count)} {thing}{'' if count == 1 else 's'}"
 
 
 def _one_line(text: str) -> str:
-    shown = text[:_SAMPLE_CHARACTERS].encode("unicode_escape").decode()
+    """The beginning of a text as it reads, with what would move the cursor escaped."""
+    shown = "".join(map(_visible, text[:_SAMPLE_CHARACTERS]))
     return shown + ("…" if len(text) > _SAMPLE_CHARACTERS else "")
 
 
-def _print_rows(rows: list[tuple[str, str]]) -> None:
+def _visible(character: str) -> str:
+    if character.isprintable():
+        return character
+    return character.encode("unicode_escape", "surrogatepass").decode()
+
+
+def _print_rows(rows: Sequence[tuple[str, str]]) -> None:
     for name, value in rows:
         click.echo(f"{name:<12} {value}")
 
 
-def _print_json(found: dict[str, object]) -> None:
-    click.echo(
-        msgspec.json.encode({"schema_version": SCHEMA_VERSION, **found}, enc_hook=_plain).decode()
-    )
+def _note(text: str) -> None:
+    click.echo(f"note: {text}", err=True)
+
+
+def _print_json(found: Mapping[str, object]) -> None:
+    """One line of ASCII: it passes any pipe, and any file name."""
+    plain = msgspec.to_builtins({"schema_version": SCHEMA_VERSION, **found}, enc_hook=_plain)
+    click.echo(json.dumps(plain))
 
 
 def _plain(value: object) -> object:
     if isinstance(value, Path):
-        return str(value)
+        return os.fsdecode(value)
     raise TypeError(f"{type(value)} has no JSON form")

@@ -114,7 +114,7 @@ def _group_pieces(
         if values is None:
             break
         start, row = row, row + len(values)
-        skipped = max(0, part.position - start)
+        skipped = min(max(0, part.position - start), len(values))
         kept = values.slice(skipped, _kept_rows(part, start, len(values)) - skipped)
         if len(kept):
             yield from column_pieces(

@@ -110,7 +110,7 @@ def _whole_documents(
     count: int,
 ) -> Piece:
     """The next `count` bytes, which end a document."""
-    clean = _follow_policy(part, settings, separator, window, within, count)
+    clean = _follow_policy(part, settings, separator, window, count)
     converted = separator.convert(clean.data, inside=within > 0, at_end=window.at_end)
     window.drop(count)
     return Piece(
@@ -130,7 +130,7 @@ def _part_of_document(
     """The next `cut` bytes, behind which the document goes on."""
     if settings.bad_text == "skip":  # the whole document was checked before
         settings = replace(settings, bad_text="fail")
-    clean = _follow_policy(part, settings, None, window, within, cut)
+    clean = _follow_policy(part, settings, None, window, cut)
     window.drop(cut)
     return Piece(
         text=clean.data,
@@ -181,7 +181,6 @@ def _follow_policy(
     settings: ReadSettings,
     separator: Separator | None,
     window: ByteWindow,
-    within: int,
     count: int,
 ) -> _Clean:
     """The next `count` bytes as UTF-8. What is damaged is refused, replaced, or left out by whole documents."""
@@ -194,13 +193,11 @@ def _follow_policy(
         bad = tuple(_bad_row(part, window.position + place) for place in places)
         return _Clean(data=fixed, bad=bad, bad_count=bad_count)
     if settings.bad_text == "skip" and separator is not None:
-        return _without_bad_documents(part, separator, data, window.position, inside=within > 0)
+        return _without_bad_documents(part, separator, data, window.position)
     raise _not_utf8(part, data, window.position)
 
 
-def _without_bad_documents(
-    part: Part, separator: Separator, data: bytes, position: int, *, inside: bool
-) -> _Clean:
+def _without_bad_documents(part: Part, separator: Separator, data: bytes, position: int) -> _Clean:
     """The documents that are valid, with their separators."""
     ends = [match.end() for match in separator.pattern.finditer(data)] if separator.pattern else []
     if not ends or ends[-1] < len(data):
@@ -211,7 +208,7 @@ def _without_bad_documents(
     for end in ends:
         document = data[start:end]
         place = first_bad_byte(document)
-        if place is None or (inside and start == 0):
+        if place is None:
             kept.append(document)
         else:
             bad.append(_bad_row(part, position + start + place))

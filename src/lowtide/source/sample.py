@@ -2,45 +2,65 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from lowtide.source.blocks import Block, Cursor, ReadSettings
+from lowtide.source.byte_stream import open_stream
 from lowtide.source.extent import measure_extent
 from lowtide.source.find_inputs import InputFile, InputKind
 from lowtide.source.stream import read_blocks
+from lowtide.units import KIB, MIB
 
-_ALIGNED_BYTES = 1 << 16
+_ALIGNED_BYTES = 64 * KIB
+_UNPACKED_BYTES = 16 * MIB
+"""So much of a compressed file is unpacked to see how well it is packed: its reader is 64 KiB ahead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledText:
-    """A block read from somewhere, and what reading it took."""
+    """Blocks read from somewhere, and what reading them took. More than one only for a long row."""
 
-    text: bytes
-    documents: int
+    blocks: tuple[Block, ...]
     input_bytes: int
-    """How much of the stored input it stands for."""
+    """How much of the stored input they stand for."""
     seconds: float
+
+    @property
+    def text_bytes(self) -> int:
+        """Text without delimiters."""
+        return sum(block.text_bytes for block in self.blocks)
+
+    @property
+    def documents(self) -> int:
+        """Documents that end in the sample."""
+        return sum(block.document_count for block in self.blocks)
 
 
 def sample_inputs(
     inputs: Sequence[InputFile], settings: ReadSettings, *, count: int
 ) -> list[SampledText]:
-    """Up to `count` blocks, spread evenly over the stored bytes of all inputs.
+    """Up to `count` samples of about a block, spread evenly over the stored bytes of all inputs.
 
     Inputs that fit into so many blocks are read whole. Compressed files are sampled at their front.
     """
     total = sum(file.size_bytes for file in inputs)
     if total <= count * settings.block_bytes and not any(file.compression for file in inputs):
         return _read_whole(inputs, settings)
-    samples = []
+    offsets: defaultdict[int, list[int]] = defaultdict(list)
     for number in range(count):
         index, offset = _locate(inputs, total * number // count)
-        found = _read_one(inputs[index], settings, offset)
-        if found is not None:
-            samples.append(found)
+        offsets[index].append(offset)
+    samples: list[SampledText] = []
+    for index, places in offsets.items():
+        if inputs[index].compression:
+            samples += _read_front(inputs[index], settings, len(places))
+        else:
+            found = (_read_one(inputs[index], settings, place) for place in places)
+            samples += [sample for sample in found if sample is not None]
     return samples
 
 
@@ -50,7 +70,7 @@ def _read_whole(inputs: Sequence[InputFile], settings: ReadSettings) -> list[Sam
     started = time.perf_counter()
     for block in read_blocks(inputs, settings, start=Cursor(file=0, position=0)):
         seconds = time.perf_counter() - started
-        samples.append(_sampled(block, block.input_done_bytes - before, seconds))
+        samples.append(_sampled((block,), block.input_done_bytes - before, seconds))
         before = block.input_done_bytes
         started = time.perf_counter()
     return samples
@@ -66,23 +86,30 @@ def _locate(inputs: Sequence[InputFile], offset: int) -> tuple[int, int]:
 
 
 def _read_one(file: InputFile, settings: ReadSettings, offset: int) -> SampledText | None:
-    """The first block from about there on, or None where there is none."""
+    """A sample from about there on, or None where there is none."""
     position = _aligned(file, offset)
     if position is None:
         return None
     started = time.perf_counter()
     blocks = read_blocks([file], settings, start=Cursor(file=0, position=position))
-    block = next((one for one in blocks if one.text), None)
+    taken = _take(blocks, file)
     seconds = time.perf_counter() - started
-    if block is None:
-        return None
-    return _sampled(block, _stored_bytes(file, block, position), seconds)
+    return _sampled(taken, _stored_bytes(file, taken[-1], position), seconds) if taken else None
+
+
+def _take(blocks: Iterator[Block], file: InputFile) -> tuple[Block, ...]:
+    """The next block that holds text; of a row that is cut, all blocks, for only its end has a place."""
+    taken: list[Block] = []
+    for block in blocks:
+        if block.text:
+            taken.append(block)
+        if taken and (file.kind is InputKind.TEXT or not block.after.within):
+            break
+    return tuple(taken)
 
 
 def _aligned(file: InputFile, offset: int) -> int | None:
     """A position at which reading may start: a row, the start of a line, or the file's start."""
-    if file.compression:
-        return 0
     if file.kind in (InputKind.PARQUET, InputKind.ARROW):
         return measure_extent(file) * offset // max(1, file.size_bytes)
     if not offset:
@@ -93,21 +120,48 @@ def _aligned(file: InputFile, offset: int) -> int | None:
     return offset + line_end + 1 if line_end >= 0 else None
 
 
-def _stored_bytes(file: InputFile, block: Block, position: int) -> int:
-    """The stored bytes behind a block: exact for plain text, by share of rows or of packed text elsewhere."""
+def _stored_bytes(file: InputFile, last: Block, position: int) -> int:
+    """The stored bytes behind a sample: exact for plain text, by share of the rows elsewhere."""
     if file.kind in (InputKind.PARQUET, InputKind.ARROW):
-        rows = max(1, block.after.position - position)
-        return max(1, file.size_bytes * rows // max(1, measure_extent(file)))
-    if file.compression:
-        return max(1, block.input_done_bytes)
-    end = block.after.position if block.after.file == 0 else file.size_bytes
-    return max(1, end - position)
+        extent = measure_extent(file)
+        end = last.after.position if last.after.file == 0 else extent
+        return file.size_bytes * (end - position) // max(1, extent)
+    end = last.after.position if last.after.file == 0 else file.size_bytes
+    return end - position
 
 
-def _sampled(block: Block, input_bytes: int, seconds: float) -> SampledText:
-    return SampledText(
-        text=block.text,
-        documents=block.document_count,
-        input_bytes=max(1, input_bytes),
-        seconds=seconds,
-    )
+def _read_front(file: InputFile, settings: ReadSettings, count: int) -> list[SampledText]:
+    """Samples one behind the other: going anywhere else means to unpack everything before it."""
+    stored_share = _stored_share(file, settings)
+    blocks = read_blocks([file], settings, start=Cursor(file=0, position=0))
+    samples: list[SampledText] = []
+    position = 0
+    for _ in itertools.repeat(None, count):
+        started = time.perf_counter()
+        taken = _take(blocks, file)
+        seconds = time.perf_counter() - started
+        if not taken:
+            break
+        after = taken[-1].after
+        if after.file:
+            used_bytes = sum(sample.input_bytes for sample in samples)
+            samples.append(_sampled(taken, file.size_bytes - used_bytes, seconds))
+            break
+        stored_bytes = round((after.position - position) * stored_share)
+        samples.append(_sampled(taken, stored_bytes, seconds))
+        position = after.position
+    return samples
+
+
+def _stored_share(file: InputFile, settings: ReadSettings) -> float:
+    """Stored bytes for each byte of a compressed file's content, from its front."""
+    unpacked_bytes = 0
+    limit_bytes = settings.document_limit_bytes
+    with open_stream(file, position=0, window_limit_bytes=limit_bytes) as stream:
+        while stream.tell() < _UNPACKED_BYTES and (data := stream.read(MIB)):
+            unpacked_bytes += len(data)
+        return stream.tell() / max(1, unpacked_bytes)
+
+
+def _sampled(blocks: tuple[Block, ...], input_bytes: int, seconds: float) -> SampledText:
+    return SampledText(blocks=blocks, input_bytes=max(1, input_bytes), seconds=seconds)

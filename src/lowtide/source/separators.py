@@ -16,11 +16,14 @@ import re
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
+
 from lowtide.errors import UsageError
 
 MARKER = b"\x00<|lowtide-document|>\x00"
 """Stands between documents where the input has no separator of its own to lend."""
 
+_NEWLINE = 0x0A
 _SPACE = rb"[ \t\r\x0b\x0c]"
 _BLANK_LINES = re.compile(rb"\n(?:" + _SPACE + rb"*+\n)+")
 _LEADING_BLANK_LINES = re.compile(rb"(?:" + _SPACE + rb"*+\n)*+")
@@ -142,30 +145,26 @@ class LineEnd:
     def convert(self, data: bytes, *, inside: bool, at_end: bool) -> Converted:
         if at_end and (data or inside) and not data.endswith(b"\n"):
             data += b"\n"
-        if b"\r\n" in data:
+        if b"\r" in data:
             data = data.replace(b"\r\n", b"\n")
-        line_count = document_count = data.count(b"\n")
-        if b"\n\n" in data or (data.startswith(b"\n") and not inside):
-            head = (
-                b"\n" if inside and data.startswith(b"\n") else b""
-            )  # ends the document begun before
-            data = head + _without_empty_lines(data.lstrip(b"\n"))
-            document_count = data.count(b"\n")
+        octets = np.frombuffer(data, dtype=np.uint8)
+        newlines = octets == _NEWLINE
+        empty = newlines.copy()  # a newline behind a newline, or where no document was begun
+        empty[1:] &= newlines[:-1]
+        empty[:1] &= not inside
+        empty_count = int(np.count_nonzero(empty))
+        if empty_count:
+            data = octets[~empty].tobytes()
         if self.delimiter != b"\n":
             data = data.replace(b"\n", self.delimiter)
         return Converted(
-            text=data, document_count=document_count, empty_count=line_count - document_count
+            text=data,
+            document_count=int(np.count_nonzero(newlines)) - empty_count,
+            empty_count=empty_count,
         )
 
     def unfinished_bytes(self, data: bytes) -> int:  # noqa: ARG002
         return 0
-
-
-def _without_empty_lines(data: bytes) -> bytes:
-    """Every run of newlines made one, by halving: ten times as fast as a regular expression."""
-    while b"\n\n" in data:
-        data = data.replace(b"\n\n", b"\n")
-    return data
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
