@@ -2,7 +2,7 @@
 
     python bench/code_points.py                                       every scalar value, 7 minutes
     python bench/code_points.py --reference tiktoken --pattern gpt2   one of the six pairs
-    python bench/code_points.py --wide                                300 contexts too, below U+20000
+    python bench/code_points.py --wide                                350 contexts too, an hour
 
 Prints the ranges found, and exits 1 when they are not those of `lowtide.tokenizer.disagreements`.
 

@@ -2,7 +2,7 @@
 
     python bench/corpus.py --out /tmp/corpus --megabytes 1000 --from /usr/src/linux-source-6.1.tar.xz
 
-Documents are the text files of a tarball or folder, in order, each once. Debian's package
+Documents are the text files of up to 2 MiB of a tarball or folder, in order, each once. Debian's package
 `linux-source-6.1` holds such a tarball. Without `--from` it takes the sources of the installed Python
 packages and of /usr, which may be less than what was asked for; it says how much it found.
 """
@@ -21,6 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 SEPARATOR = "<|endoftext|>"
+LONGEST_BYTES = 2 << 20
 _SUFFIXES = (".py", ".c", ".h", ".rst", ".txt", ".md", ".pl", ".sh", ".js", ".html", ".rs")
 
 
@@ -45,7 +46,7 @@ def _as_text(data: bytes) -> Iterator[str]:
         text = data.decode()
     except UnicodeDecodeError:
         return
-    if len(text) > 100 and SEPARATOR not in text:
+    if 100 < len(data) <= LONGEST_BYTES and SEPARATOR not in text:
         yield text
 
 
@@ -58,7 +59,9 @@ def write(out: Path, source: Path | None, most_bytes: int) -> int:
     with (
         (out / "corpus.txt").open("w", encoding="utf-8", newline="") as text_file,
         (out / "corpus.jsonl").open("w", encoding="utf-8", newline="") as jsonl,
-        pq.ParquetWriter(out / "corpus.parquet", schema, compression="zstd") as parquet,
+        pq.ParquetWriter(
+            out / "corpus.parquet", schema, compression="zstd", write_batch_size=64
+        ) as parquet,
     ):
         for text in documents(source):
             text_file.write(text + SEPARATOR)

@@ -78,14 +78,17 @@ class Campaign:
         self.seconds = time.monotonic() - started
 
     def disturb(self, number: signal.Signals, most: int) -> int:
-        """Start, kill and start again until the job is done or was killed `most` times; how often."""
+        """Start, stop and start again until the job is done or was stopped `most` times; how often.
+
+        A SIGTERM that meets Python while it loads counts for nothing: it is a kill that was too early.
+        """
         done = 0
         while done < most:
             ended = self._start_and_send(number, self._choose_moment())
             if ended is None:
                 break
-            done += 1
             self._check(number, ended)
+            done += ended in (-signal.SIGKILL, STOPPED)
         else:
             finish(self.job, self.out)
         check_whole(self.out, self.reference, f"{self.job.name}, round {self.rounds}")

@@ -12,11 +12,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 SEPARATOR = "<|endoftext|>"
-_WORDS = (
-    "the of and to in is that it was for on are as with his they at be this from I have or by one had not "
-    "but what all were when we there can an your which their said if do will each about how up out them "
-    "naïve café Straße привет мир 你好 世界 こんにちは 안녕 שלום नमस्ते 👍🏽 it's DON'T 3.14159 2026 x=1; {} () "
-).split()
+_LINE = (
+    "the of and to in is that it was for on are as with his they at be this from I have or by one had "
+    "not but what all were when we there can an your which their said if do will each about "
+    "naïve café Straße привет мир 你好 世界 こんにちは 안녕 שלום नमस्ते 👍🏽 it's DON'T 3.14 2026 x=1; {} ()"
+)
+_WORDS = tuple(_LINE.split())
 _GLUE = (
     " ",
     " ",

@@ -18,7 +18,7 @@ from lowtide.pipeline.prepare import Prepared, prepare
 from lowtide.pipeline.settings import make_settings
 from lowtide.source.find_inputs import default_delimiter
 from lowtide.source.stream import Cursor, read_blocks
-from lowtide.tokenizer.encode import EncodeSettings, Encoder
+from lowtide.tokenizer.encode import Encoder, EncodeSettings
 from lowtide.tokenizer.reference import ReferenceEncoder, make_reference
 from lowtide.tokenizer.vocabulary import Vocabulary
 from tests.conftest import TOKENIZERS

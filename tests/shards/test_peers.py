@@ -7,11 +7,12 @@ from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.shards.layout import NPY_HEADER_BYTES, ShardLayout
+from lowtide.shards.layout import NPY_HEADER_BYTES, EndArray, ShardLayout
 from lowtide.shards.megatron import cut_documents, index_pieces
 from tests.shards.streams import NARROW, WIDE, Stream, make_dataset, make_stream
 
@@ -47,8 +48,8 @@ def test_build_nanogpt_finds_the_shards_of_a_split_and_nothing_else(tmp_path: Pa
     for split, count in (("train", 3), ("val", 1)):
         names = sorted(name.name for name in tmp_path.iterdir() if split in name.name)
         assert len(names) == count
-    names = sorted(name for name in tmp_path.iterdir() if "train" in name.name)
-    tokens = np.concatenate([np.load(name).astype(np.int32) for name in names])
+    shards = sorted(path for path in tmp_path.iterdir() if "train" in path.name)
+    tokens = np.concatenate([np.load(path).astype(np.int32) for path in shards])
     assert tokens.tolist() == stream.ids.tolist()
 
 
@@ -103,12 +104,15 @@ def test_megatrons_rules_find_every_document(vocabulary_size: int, tmp_path: Pat
     starts = [0, *stream.ends.tolist()]
     assert len(firsts) == len(starts)
     for number in range(len(lengths)):
-        sequence = np.frombuffer(payload, dtype, int(lengths[number]), int(pointers[number]))
+        count, offset = int(lengths[number]), int(pointers[number])
+        sequence: npt.NDArray[np.integer] = np.frombuffer(payload, dtype, count, offset)
         wanted = stream.ids[starts[number] : starts[number + 1]]
         assert sequence.tolist() == wanted.tolist()
 
 
-def follow_index_reader(path: Path) -> tuple[np.ndarray, np.ndarray, np.ndarray, type]:  # type: ignore[type-arg]
+def follow_index_reader(
+    path: Path,
+) -> tuple[npt.NDArray[np.int32], EndArray, EndArray, npt.DTypeLike]:
     with path.open("rb") as stream:
         assert stream.read(9) == b"MMIDIDX\x00\x00"
         assert struct.unpack("<Q", stream.read(8))[0] == 1

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -242,8 +243,8 @@ def test_unfinished_missing_empty_and_mixed_folders_are_named(tmp_path: Path) ->
     [np.zeros((2, 2), dtype=np.uint16), np.zeros(3, dtype=np.float32), np.zeros(3, dtype=">u2")],
 )
 def test_arrays_that_are_no_ids_are_refused(
-    content: np.ndarray,
-    tmp_path: Path,  # type: ignore[type-arg]
+    content: npt.NDArray[np.generic],
+    tmp_path: Path,
 ) -> None:
     np.save(tmp_path / "train.npy", content)
     with pytest.raises(DataError, match="not a row of token ids"):

@@ -218,6 +218,21 @@ def test_one_long_text_is_ended_at_a_newline_for_the_tail(tmp_path: Path) -> Non
     assert story.held_out == b"a line of text\n" * 333 + MARK
 
 
+def test_the_tail_never_begins_inside_a_character(tmp_path: Path) -> None:
+    """A newline shortly before the asked place is no border, and must not make one of the place itself."""
+    path = write_text(tmp_path / "a.txt", "a\n中文。")
+    for position in range(path.stat().st_size + 1):
+        for separator in SEPARATORS:
+            settings = reading(
+                separator=separator, delimiter=MARK, tail=Cursor(file=0, position=position)
+            )
+            story = assert_laws([path], settings)
+            assert (story.text + story.held_out).replace(MARK, b"").decode().strip() in (
+                "a\n中文。",
+                "a中文。",
+            )
+
+
 def test_later_files_are_held_out_whole(tmp_path: Path) -> None:
     paths = [write_text(tmp_path / f"{index}.txt", f"text {index}") for index in range(4)]
     story = assert_laws(paths, reading(tail=Cursor(file=2, position=0)))

@@ -105,9 +105,10 @@ def tokenize_command(
         found = estimate(inputs, out, settings, memory=budget, workers=workers)
         show_estimate(found.rows(), found.as_record(), as_json=as_json)
         return
-    from lowtide.pipeline.tokenize import tokenize
-
     with show_progress(quiet=quiet) as listen, listen_for_stops() as should_stop:
+        # Loaded in here: a stop that comes meanwhile is obeyed, after the first block.
+        from lowtide.pipeline.tokenize import tokenize
+
         result = tokenize(
             inputs,
             out,

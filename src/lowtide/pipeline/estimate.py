@@ -22,6 +22,7 @@ from lowtide.units import KIB, format_bytes, format_count, format_seconds
 _SAMPLES = 16
 _SAMPLE_BYTES = 256 * KIB
 _INDEX_ENTRY_BYTES = 8
+_MANIFEST_BYTES, _MANIFEST_INPUT_BYTES = 2 * KIB, 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -158,7 +159,10 @@ def _predict(
         tokens_spread=0.0 if sampled_input >= input_bytes else _standard_error(rates),
         documents=documents,
         text_bytes=round(text_bytes * share),
-        disk_needed_bytes=tokens * prepared.layout.token_bytes + documents * _INDEX_ENTRY_BYTES,
+        disk_needed_bytes=tokens * prepared.layout.token_bytes
+        + documents * _INDEX_ENTRY_BYTES
+        + len(prepared.inputs) * _MANIFEST_INPUT_BYTES
+        + _MANIFEST_BYTES,
         disk_free_bytes=free_bytes,
         seconds=start_seconds + probe.seconds * share / prepared.allowances.workers,
         budget=prepared.budget.in_words,

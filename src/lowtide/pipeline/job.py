@@ -7,7 +7,7 @@ folder inside the output folder until the manifest stands.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -132,6 +132,22 @@ def load_progress(folder: Path) -> Progress | None:
     """The newest checkpoint in this folder, if any."""
     path = folder / WORK_FOLDER / PROGRESS_NAME
     return _convert(path, Progress) if path.exists() else None
+
+
+def loosen(before: Job, now: Job, progress: Progress) -> Job:
+    """`before` with the policies that were "fail" and are milder `now`.
+
+    Such a run has met nothing bad so far: going on comes to the same bytes as having begun so. Only a text
+    that was already begun cannot be left out any more.
+    """
+    milder = {
+        name: getattr(now.settings, name)
+        for name in ("bad_text", "special_in_text")
+        if getattr(before.settings, name) == "fail"
+    }
+    if progress.cursor.within and milder.get("bad_text") == "skip":
+        del milder["bad_text"]
+    return replace(before, settings=replace(before.settings, **milder))
 
 
 def refuse_changes(before: Job, now: Job, folder: Path) -> None:

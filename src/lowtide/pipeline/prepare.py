@@ -42,6 +42,11 @@ class Prepared:
         """Size of all inputs as stored; 0 for standard input."""
         return sum(item.size_bytes for item in self.inputs)
 
+    @property
+    def reads_stdin(self) -> bool:
+        """Whether some of the input comes once and never again."""
+        return any(item.is_stdin for item in self.inputs)
+
 
 def prepare(
     inputs: Sequence[str],
@@ -114,7 +119,7 @@ def choose_delimiter(inputs: Sequence[InputFile], separator: str) -> bytes:
 def choose_cut_rule(vocabulary: Vocabulary, settings: TokenizeSettings) -> CutRule:
     """Where text may be cut without changing a token, for this tokenizer."""
     whole = vocabulary.added_tokens
-    if settings.special_in_text == "token":
+    if settings.special_in_text != "text":
         whole += tuple(vocabulary.special_tokens)
     return CutRule(
         pattern=vocabulary.pattern or "none", unsplittable=tuple(token.encode() for token in whole)

@@ -29,6 +29,7 @@ from lowtide.pipeline.job import (
     job_of_manifest,
     load_job,
     load_progress,
+    loosen,
     refuse_changes,
     store_job,
 )
@@ -38,6 +39,7 @@ from lowtide.pipeline.shard_run import ShardRun
 from lowtide.pipeline.watch_run import ShouldStop, Watch, never_stop
 from lowtide.shards.layout import MANIFEST_NAME
 from lowtide.shards.manifest import DatasetManifest, read_manifest
+from lowtide.shards.read import open_dataset
 from lowtide.source.stream import Block, read_blocks
 from lowtide.tokenizer.agreement import check_agreement
 from lowtide.tokenizer.encode import Encoder
@@ -87,6 +89,8 @@ def tokenize(
     )
     return_large_pieces()
     listen(Note(text=f"budget {prepared.budget.in_words}; {_in_words(prepared)}"))
+    if prepared.reads_stdin:
+        listen(Note(text="standard input is read once: a run that is cut off cannot be resumed"))
     out_folder.make_folder(folder)
     with ExitStack() as stack:
         stack.enter_context(out_folder.hold_lock(folder))
@@ -119,19 +123,21 @@ def tokenize(
 
 
 def _begin(folder: Path, prepared: Prepared, job: Job, listen: Listener) -> ShardRun:
-    """A fresh run, or the one that stands in the folder."""
+    """A fresh run, or the one that stands in the folder. One that came to no token is not worth keeping."""
     before = load_job(folder)
     progress = load_progress(folder) if before else None
-    if before is None or progress is None:
+    if before is None or progress is None or not progress.counts.tokens:
         out_folder.empty_folder(folder)
         store_job(folder, job)
         return ShardRun.start(folder, prepared)
-    refuse_changes(before, job, folder)
-    if any(item.is_stdin for item in prepared.inputs):
+    refuse_changes(loosen(before, job, progress), job, folder)
+    if prepared.reads_stdin:
         raise UsageError(
             f"{folder} holds an unfinished run over standard input, which cannot be read again",
             remedy="pass `--restart` to begin again",
         )
+    if before != job:
+        store_job(folder, job)
     run = ShardRun.resume(folder, prepared, progress)
     listen(
         Note(
@@ -148,6 +154,12 @@ def _find_finished(folder: Path, job: Job) -> DatasetManifest | None:
         return None
     manifest = read_manifest(folder)
     refuse_changes(job_of_manifest(manifest, job), job, folder)
+    if any(item.fingerprint == "" for item in job.inputs):
+        raise UsageError(
+            f"{folder} holds a finished run over standard input; whether this is the same text is not known",
+            remedy="pass `--restart` to begin again, or choose another `--out`",
+        )
+    open_dataset(folder)  # files that are gone or of another size are an error
     return manifest
 
 
@@ -190,7 +202,7 @@ def _make_encoder(
     if not encoder.is_fast:
         text = f"{prepared.vocabulary.name} runs on the reference encoder: gigatoken cannot load it"
         listen(Note(text=text, level="warning"))
-    elif first is not None and not run.inside_document:
+    elif first is not None and first.text and not run.inside_document:
         checked = check_agreement(encoder, prepared.recipe.encode, first.text)
         give_back()
         listen(Note(text=f"ids equal the reference's on {format_bytes(checked)} of this input"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -48,7 +49,8 @@ class Watch:
         self._should_stop = should_stop
         self._started = started
         self._resumed_bytes = run.done_bytes
-        self._told = self._sampled = self._checkpointed = time.monotonic()
+        self._told = -math.inf  # stops asked for before the first block are obeyed after it
+        self._sampled = self._checkpointed = time.monotonic()
         self._stage = Stage.CALM
         self.peak_private_bytes = 0
 
@@ -109,7 +111,9 @@ class Watch:
             raise self._stopped(why, StoppedError)
 
     def _stopped(self, why: str, kind: type[StoppedError]) -> StoppedError:
+        remedy = "run the same command again to go on"
+        if self._prepared.reads_stdin:
+            remedy = "standard input cannot be read again: pass `--restart` to begin again"
         return kind(
-            f"stopped after {format_count(self._run.counts.tokens)} tokens: {why}",
-            remedy="run the same command again to go on",
+            f"stopped after {format_count(self._run.counts.tokens)} tokens: {why}", remedy=remedy
         )

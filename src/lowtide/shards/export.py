@@ -238,11 +238,10 @@ def _copy_splits(
         with _open_writer(out, state, cast(Split, name)) as writer:
             counter.add(writer.tokens)
             stream = _pieces(dataset, split, state.job, writer)
-            while True:
+            state = _checkpoint(out, state, writer)
+            while _copy(stream, writer, counter, checkpoint_tokens):
                 state = _checkpoint(out, state, writer)
-                if writer.tokens == split.tokens:
-                    break
-                _copy(stream, writer, counter, checkpoint_tokens)
+            assert writer.tokens == split.tokens, "a copy is as long as its source"
             shards, index = writer.seal()
         records[cast(Split, name)] = SplitRecord(shards=tuple(shards), index=index)
     return records
@@ -253,14 +252,15 @@ def _copy(
     writer: SplitWriter,
     counter: _Counter,
     least_tokens: int,
-) -> None:
-    """Copy at least so many tokens, or all that are left."""
+) -> bool:
+    """Copy at least so many tokens; False when the stream had no more than was copied."""
     goal = writer.tokens + least_tokens
     for ids, ends in pieces:
         writer.append(ids, ends)
         counter.add(len(ids))
         if writer.tokens >= goal:
-            return
+            return True
+    return False
 
 
 def _open_writer(out: Path, state: _State, split: Split) -> SplitWriter:

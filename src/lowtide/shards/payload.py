@@ -18,11 +18,11 @@ import xxhash
 
 from lowtide.errors import StorageError, VerificationError
 from lowtide.storage.publish import storage_errors, sync_file
-from lowtide.units import MIB
+from lowtide.units import KIB, MIB
 
 PIECE_BYTES = 8 * MIB
 """The most that one read holds."""
-INDEX_PIECE_BYTES = 1 * MIB
+INDEX_PIECE_BYTES = 256 * KIB
 """The same for document ends: work on them holds several arrays of a piece's size."""
 BUFFER_BYTES = 1 * MIB
 """What a partial file holds back, so that the disk sees large writes."""
@@ -65,7 +65,7 @@ class PartialFile:
         """Go on after the first `payload_bytes`: they are proven, what follows is cut off."""
         file = cls(path, header_bytes)
         try:
-            for piece in read_pieces(path, header_bytes, payload_bytes):
+            for piece in read_pieces(path, header_bytes, payload_bytes, piece_bytes=BUFFER_BYTES):
                 file._state.update(piece)
             if file.digest != digest:
                 raise VerificationError(f"{path} is not what was written to it", remedy=RESTART)

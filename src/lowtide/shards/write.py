@@ -41,7 +41,11 @@ _PIECE_TOKENS = 1 << 20
 
 
 def needs_bytes(split_count: int) -> int:
-    """Memory that writers occupy: a buffer each for shard and index, and one piece of wider ids."""
+    """Memory that writers occupy, beyond the arrays handed to `append`.
+
+    A buffer each for shard and index; and, one at a time, a piece of ids made wider, a piece read
+    again by `resume`, or the arrays from which Megatron's index is made.
+    """
     return split_count * 2 * BUFFER_BYTES + 4 * _PIECE_TOKENS
 
 

@@ -11,7 +11,7 @@ A file that is named, or matched by a glob, is always taken. A folder is searche
 (links to folders are not followed) and gives its data files: rows in the formats above, and `.txt`,
 `.text`. Only if it holds no rows does it also give its other plain text: any file without a NUL byte in its
 first 8 KiB. So a folder of source code is read whole, and the README beside a data set is not. Hidden
-files, lock files and half-written ones are left out.
+files, lock files, half-written ones and folders that lowtide wrote are left out.
 """
 
 from __future__ import annotations
@@ -138,11 +138,18 @@ def _search_folder(folder: Path) -> list[Path]:
 
 def _walk(folder: Path) -> Iterator[Path]:
     for root, folders, names in os.walk(folder, onerror=_refuse_unreadable):
-        folders[:] = [name for name in folders if not name.startswith(".")]
+        folders[:] = [name for name in folders if not _is_left_out_folder(Path(root, name))]
         for name in names:
             path = Path(root, name)
             if not _is_left_out(path) and path.is_file():
                 yield path
+
+
+def _is_left_out_folder(path: Path) -> bool:
+    """Hidden, or a dataset that lowtide wrote or is writing: `tokenize . --out tokens` must not eat it."""
+    if path.name.startswith("."):
+        return True
+    return (path / "lowtide.json").is_file() or (path / ".lowtide").is_dir()
 
 
 def _is_left_out(path: Path) -> bool:

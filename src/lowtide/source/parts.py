@@ -123,9 +123,9 @@ def _next_line(window: ByteWindow) -> int:
 def _forced_border(data: bytes, asked: int, pattern: re.Pattern[bytes] | None) -> int:
     """After the next separator; else after the next newline; else at the next whole character."""
     for expression in (pattern, _NEWLINE):
-        found = expression.search(data) if expression else None
-        if found:
-            return max(found.end(), asked)
+        for found in expression.finditer(data) if expression else ():
+            if found.end() >= asked:  # one that ends earlier was only seen for looking back
+                return found.end()
     while asked < len(data) and data[asked] & 0xC0 == 0x80:
         asked += 1
     return asked

@@ -96,7 +96,6 @@ def column_pieces(
     """Pieces of a column of strings, binaries, or a dictionary of such. `within` belongs to the first row."""
     lengths = _lengths(values)
     ends = np.cumsum(lengths + len(settings.delimiter))
-    long_rows = np.flatnonzero(lengths > max(settings.block_bytes, FIRST_PIECE_BYTES))
     start = 0
     while start < len(values):
         if within or is_long(int(lengths[start]), settings):
@@ -105,9 +104,6 @@ def column_pieces(
             continue
         before = int(ends[start - 1]) if start else 0
         stop = int(np.searchsorted(ends, before + settings.block_bytes, side="right"))
-        next_long = int(np.searchsorted(long_rows, start))
-        if next_long < len(long_rows):
-            stop = min(stop, int(long_rows[next_long]))
         stop = max(stop, start + 1)
         rows = _as_binary(values.slice(start, stop - start))
         yield _short_rows(rows, part, settings, first_row + start, done_bytes)

@@ -16,6 +16,7 @@ from lowtide.source.stream import read_blocks
 from lowtide.units import KIB, MIB
 
 _ALIGNED_BYTES = 64 * KIB
+_MOST_FILES = 512
 _UNPACKED_BYTES = 16 * MIB
 """So much of a compressed file is unpacked to see how well it is packed: its reader is 64 KiB ahead."""
 
@@ -59,7 +60,8 @@ def sample_inputs(
         if inputs[index].compression:
             samples += _read_front(inputs[index], settings, len(places))
         else:
-            found = (_read_one(inputs[index], settings, place) for place in places)
+            files = _neighbours(inputs, index)
+            found = (_read_one(files, settings, place) for place in places)
             samples += [sample for sample in found if sample is not None]
     return samples
 
@@ -85,16 +87,32 @@ def _locate(inputs: Sequence[InputFile], offset: int) -> tuple[int, int]:
     return len(inputs) - 1, 0
 
 
-def _read_one(file: InputFile, settings: ReadSettings, offset: int) -> SampledText | None:
-    """A sample from about there on, or None where there is none."""
-    position = _aligned(file, offset)
+def _neighbours(inputs: Sequence[InputFile], index: int) -> list[InputFile]:
+    """An input and those behind it that are read in the same way: one small file fills no block."""
+    first = inputs[index]
+    return list(
+        itertools.takewhile(
+            lambda file: file.kind is first.kind and not file.compression,
+            inputs[index : index + _MOST_FILES],
+        )
+    )
+
+
+def _read_one(
+    files: Sequence[InputFile], settings: ReadSettings, offset: int
+) -> SampledText | None:
+    """A sample from about that byte of the first file on, or None where there is none."""
+    position = _aligned(files[0], offset)
     if position is None:
         return None
     started = time.perf_counter()
-    blocks = read_blocks([file], settings, start=Cursor(file=0, position=position))
-    taken = _take(blocks, file)
+    blocks = read_blocks(files, settings, start=Cursor(file=0, position=position))
+    taken = _take(blocks, files[0])
     seconds = time.perf_counter() - started
-    return _sampled(taken, _stored_bytes(file, taken[-1], position), seconds) if taken else None
+    if not taken:
+        return None
+    input_bytes = _bytes_before(files, taken[-1].after) - _stored_at(files[0], position)
+    return _sampled(taken, input_bytes, seconds)
 
 
 def _take(blocks: Iterator[Block], file: InputFile) -> tuple[Block, ...]:
@@ -120,14 +138,19 @@ def _aligned(file: InputFile, offset: int) -> int | None:
     return offset + line_end + 1 if line_end >= 0 else None
 
 
-def _stored_bytes(file: InputFile, last: Block, position: int) -> int:
-    """The stored bytes behind a sample: exact for plain text, by share of the rows elsewhere."""
+def _bytes_before(files: Sequence[InputFile], cursor: Cursor) -> int:
+    """Stored bytes of all files before a cursor."""
+    passed = sum(file.size_bytes for file in files[: cursor.file])
+    if cursor.file == len(files):
+        return passed
+    return passed + _stored_at(files[cursor.file], cursor.position)
+
+
+def _stored_at(file: InputFile, position: int) -> int:
+    """The stored byte of a position: the same for plain text, by share of the rows elsewhere."""
     if file.kind in (InputKind.PARQUET, InputKind.ARROW):
-        extent = measure_extent(file)
-        end = last.after.position if last.after.file == 0 else extent
-        return file.size_bytes * (end - position) // max(1, extent)
-    end = last.after.position if last.after.file == 0 else file.size_bytes
-    return end - position
+        return file.size_bytes * position // max(1, measure_extent(file))
+    return position
 
 
 def _read_front(file: InputFile, settings: ReadSettings, count: int) -> list[SampledText]:

@@ -1,0 +1,126 @@
+"""Each exit code means one thing, and a script may rely on it."""
+
+from __future__ import annotations
+
+import shutil
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.commands import LOWTIDE, Outcome, assert_nothing_half_written, call, lowtide
+
+
+def interrupt_at_start(*arguments: str | Path, number: signal.Signals) -> Outcome:
+    """Start a run, send the signal as soon as it speaks, and wait for its end."""
+    with subprocess.Popen(
+        [*LOWTIDE, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        first = process.stderr.readline()
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    return Outcome(code=process.returncode, out=out, err=first + err)
+
+
+def test_0_when_it_is_done(corpus: Path, tmp_path: Path) -> None:
+    done = lowtide("tokenize", corpus, "--out", tmp_path / "out")
+    assert done.code == 0
+    assert lowtide("verify", tmp_path / "out").code == 0
+
+
+def test_1_when_the_work_failed(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"good\xffbad")
+    failed = lowtide("tokenize", tmp_path / "a.txt", "--out", tmp_path / "out")
+    assert failed.code == 1
+    assert "a.txt" in failed.problem
+    assert_nothing_half_written(tmp_path / "out")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (["tokenize"], "missing argument 'INPUT...'"),
+        (["tokenize", "a.txt"], "missing option '--out'"),
+        (["tokenise"], "no such command 'tokenise'"),
+        (["inspect", "--colour"], "no such option '--colour'"),
+        (["export", "d", "--to", "zip", "--out", "e"], "'zip' is not one of"),
+        (["tokenize", "a.txt", "--out", "o", "--shard-tokens", "many"], "'many' is not a count"),
+        (["tokenize", "nowhere.txt", "--out", "o"], "nowhere.txt does not exist"),
+        (["tokenize", "nowhere.txt", "--out", "o", "--memory", "1 apple"], "is not a size"),
+        (["tokenize", "nowhere.txt", "--out", "o", "--val", "2"], "--val 2.0 is not a share"),
+        (["tokenize", "nowhere.txt", "--out", "o", "--workers", "0"], "--workers 0"),
+        (["inspect", "nowhere"], "nowhere does not exist"),
+        (["verify", "nowhere"], "nowhere does not exist"),
+    ],
+)
+def test_2_when_the_command_is_wrong(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    problem: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = call(capsys, *arguments)
+    assert refused.code == 2
+    assert problem in refused.problem
+    assert refused.hint
+    assert refused.out == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_2_in_a_process_of_its_own(tmp_path: Path) -> None:
+    refused = lowtide("tokenize", cwd=tmp_path)
+    assert (refused.code, refused.out) == (2, "")
+    assert (
+        refused.err == "error: missing argument 'INPUT...'\nhint: see `lowtide tokenize --help`\n"
+    )
+
+
+def test_3_when_it_does_not_fit_and_the_remedy_works(corpus: Path, tmp_path: Path) -> None:
+    command = ["tokenize", corpus, "--out", tmp_path / "out"]
+    refused = lowtide(*command, "--memory", "1MiB")
+    assert refused.code == 3
+    assert not (tmp_path / "out").exists()
+    assert refused.advice[0] == "--memory"
+    assert lowtide(*command, *refused.advice).code == 0
+    too_much = lowtide(*command, "--memory", "99TiB")
+    assert too_much.code == 3
+    assert "99TiB" in too_much.problem
+
+
+def test_4_when_data_is_not_what_it_was(dataset: Path, tmp_path: Path) -> None:
+    copy = shutil.copytree(dataset, tmp_path / "copy")
+    shard = copy / "train_000000.npy"
+    data = bytearray(shard.read_bytes())
+    data[-1] ^= 1
+    shard.write_bytes(data)
+    found = lowtide("verify", copy)
+    assert found.code == 4
+    assert "train_000000.npy" in found.out
+    assert lowtide("verify", copy, "--json").json["sound"] is False
+
+
+def test_75_when_it_was_asked_to_end(corpus: Path, tmp_path: Path) -> None:
+    command = ("tokenize", corpus, "--out", tmp_path / "out")
+    stopped = interrupt_at_start(*command, number=signal.SIGTERM)
+    assert stopped.code == 75
+    assert "run the same command again" in stopped.hint
+    assert_nothing_half_written(tmp_path / "out")
+
+
+def test_130_after_ctrl_c_and_the_same_command_finishes(
+    corpus: Path, dataset: Path, tmp_path: Path
+) -> None:
+    command = ("tokenize", corpus, "--separator", "line", "--out", tmp_path / "out")
+    stopped = interrupt_at_start(*command, number=signal.SIGINT)
+    assert stopped.code == 130
+    assert "run the same command again" in stopped.hint
+    assert_nothing_half_written(tmp_path / "out")
+    finished = lowtide(*command)
+    assert finished.code == 0
+    assert "going on" in finished.err
+    for path in dataset.iterdir():
+        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes()
