@@ -69,12 +69,13 @@ def lowtide(
         input=stdin,
         cwd=cwd,
         env={**os.environ, **(env or {})},
-        preexec_fn=before,  # noqa: PLW1509 - no threads run here
+        preexec_fn=before,
         capture_output=True,
         timeout=120,
         check=False,
     )
-    return Outcome(code=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())
+    out, err = (said.decode(errors="backslashreplace") for said in (done.stdout, done.stderr))
+    return Outcome(code=done.returncode, out=out, err=err)
 
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> Outcome:

@@ -35,7 +35,7 @@ def test_workers_and_budget_change_memory_and_never_output(
     settings = TokenizeSettings(
         separator=SEPARATOR, format=format, shard_tokens=300_000, val=0.1, eot="end"
     )
-    smallest = f"{smallest_budget(load_vocabulary('gpt2'))}B"
+    smallest = f"{smallest_budget(load_vocabulary('gpt2'), reads_rows=True)}B"
     ways = {"one": ("1GiB", 1), "two": ("1GiB", 2), "small": (smallest, 2), "large": ("4GiB", 2)}
     made = {}
     for name, (memory, workers) in ways.items():

@@ -141,6 +141,15 @@ def test_what_can_be_mended_is(tmp_path: Path, line: bytes, text: str) -> None:
     assert story.bad_count == text.count("\ufffd")
 
 
+def test_a_long_line_that_was_mended_is_counted_once(tmp_path: Path) -> None:
+    """Also when reading goes on in its middle."""
+    long = b"many words " * 20_000
+    path = write_text(tmp_path / "a.jsonl", b'{"text": "\xff' + long + b'"}\n{"text": "next"}\n')
+    story = assert_laws([path], reading(bad_text="replace"), resumes=20)
+    assert story.text == joined(["\ufffd" + long.decode(), "next"], MARK)
+    assert [(row.position, row.unit) for row in story.bad] == [(1, "line")]
+
+
 def test_a_first_line_without_the_key_lists_the_keys_under_any_policy(tmp_path: Path) -> None:
     path = write_text(tmp_path / "a.jsonl", '{"id": 1, "body": "x"}\n')
     with pytest.raises(UsageError, match="its keys are: id, body"):
@@ -260,6 +269,17 @@ def test_a_flipped_byte_in_parquet_is_an_error_or_changes_text_only(tmp_path: Pa
             read(path, bad_text="replace")
         except (DataError, UsageError) as error:
             assert error.remedy  # noqa: PT017 - either outcome is right; only a crash is wrong
+
+
+@pytest.mark.parametrize("lie", [(0, 4, 2**30), (0, 2**30, 8), (0, -5, 8), (8, 4, 0)], ids=str)
+def test_arrow_offsets_that_point_elsewhere(tmp_path: Path, lie: tuple[int, ...]) -> None:
+    path = write_rows(tmp_path / "a.arrow", ["aaaa", "bbbb"])
+    data = path.read_bytes()
+    offsets = struct.pack("<3i", 0, 4, 8)
+    assert data.count(offsets) == 1
+    path.write_bytes(data.replace(offsets, struct.pack("<3i", *lie)))
+    with pytest.raises(DataError, match="damaged"):
+        read(path)
 
 
 def test_a_footer_that_lies_about_its_size(tmp_path: Path) -> None:

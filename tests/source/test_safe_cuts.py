@@ -179,6 +179,8 @@ def test_worked_examples(text: str, pattern: Pattern, cut: int) -> None:
 def test_a_text_without_a_cut_is_searched_to_its_start() -> None:
     rule = CutRule(pattern="gpt2")
     assert last_safe_cut(b"a " + b"b" * 100_000, rule) == 1
+    for length in range(240, 800):  # whichever way the only cut lies to the windows of the search
+        assert last_safe_cut(b"aa " + b"b" * length, rule) == 2
     assert last_safe_cut(b" " * 100_000 + b"a", rule) == 0
 
 

@@ -227,6 +227,11 @@ def test_the_tail_never_begins_inside_a_character(tmp_path: Path) -> None:
                 separator=separator, delimiter=MARK, tail=Cursor(file=0, position=position)
             )
             story = assert_laws([path], settings)
+            if separator in (
+                "file",
+                "<|endoftext|>",
+            ):  # these are not in the text: nothing else is dropped
+                assert len(story.text.replace(MARK, b"")) >= position
             assert (story.text + story.held_out).replace(MARK, b"").decode().strip() in (
                 "a\n中文。",
                 "a中文。",

@@ -91,6 +91,8 @@ def tokenize_command(
     INPUT is a file, a folder or a glob: text, JSONL, Parquet or Arrow; text and JSONL also as .gz and .zst.
     A single - is text from standard input, which cannot be resumed.
     """
+    # Arrow's own allocator keeps what it frees and reserves 1 GiB; it asks once, when it is loaded.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from lowtide.memory.budget import choose_budget
     from lowtide.memory.limits import machine_limit
     from lowtide.pipeline.settings import make_settings

@@ -17,10 +17,14 @@ from lowtide.memory.meter import private_bytes
 from lowtide.pipeline.arrange import Flags, Run, arrange
 from lowtide.pipeline.spend import Allowances
 from lowtide.shards.layout import Placement
+from lowtide.source.arrow_memory import arrow_bytes
 from lowtide.source.hold_out import held_out_documents
 from lowtide.source.stream import Block
 from lowtide.tokenizer.encode import Encoder, EncodeSettings
-from lowtide.units import format_bytes, round_up_to_mib
+from lowtide.units import MIB, format_bytes, round_up_to_mib
+
+_LEAST_RENEWED_BYTES = MIB
+"""An encoder that has met less than this cannot be what fills memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,7 +78,7 @@ class BlockEncoder:
             self._idle.put(_Seat(Encoder(recipe.encode)))
 
     def encode_in_order(self, blocks: Iterator[Block], *, continues: bool) -> Iterator[EncodedRun]:
-        """One run for each block, in order; at most two blocks a worker are under way at once.
+        """One run for each block, in order; two blocks more than there are workers are under way.
 
         `continues` says whether the first block opens inside a document.
         """
@@ -94,16 +98,9 @@ class BlockEncoder:
                 else:
                     waiting.append(pool.submit(self._encode, block, continues))
                 continues = block.after.within > 0
-                if len(waiting) > 2 * self._allowances.workers:
+                if len(waiting) > self._allowances.workers + 1:
                     yield waiting.popleft().result()
             yield from _drain(waiting)
-
-    def renew_if_grown(self) -> int:
-        """This stage's private memory; above the line every encoder is renewed before its next block."""
-        used_bytes = private_bytes() - self._foreign_bytes
-        if used_bytes > self._allowances.renew_above_bytes:
-            self.renew()
-        return used_bytes
 
     def renew(self) -> None:
         """Have every encoder forget its words before it takes another block."""
@@ -152,10 +149,16 @@ class BlockEncoder:
         return EncodedRun(block=block, run=run, held_out=held_out, continues=continues)
 
     def _renew_if_due(self, seat: _Seat) -> None:
-        is_old = seat.generation != self._generation
-        if is_old or seat.encoded_bytes > self._allowances.renew_after_bytes:
+        """Before a block, by the thread that will encode it: later may be too late."""
+        due = seat.generation != self._generation
+        due = due or seat.encoded_bytes > self._allowances.renew_after_bytes
+        if due or (seat.encoded_bytes > _LEAST_RENEWED_BYTES and self._is_above_line()):
             seat.encoder.renew(give_back)
             seat.generation, seat.encoded_bytes = self._generation, 0
+
+    def _is_above_line(self) -> bool:
+        own_bytes = private_bytes() - self._foreign_bytes - arrow_bytes()
+        return own_bytes > self._allowances.renew_above_bytes
 
 
 def _drain(waiting: deque[Future[EncodedRun]]) -> Iterator[EncodedRun]:

@@ -43,13 +43,16 @@ def hold_lock(folder: Path) -> Iterator[None]:
     path = folder / WORK_FOLDER / _LOCK_NAME
     with storage_errors(path):
         file = path.open("a+b")
-    with file:
+    try:
         if not _try_lock(file.fileno()):
             raise UsageError(
                 f"another run is writing into {folder}",
                 remedy="wait for it, stop it, or pass another `--out`",
             )
         yield
+    finally:
+        with storage_errors(path):
+            file.close()
 
 
 def remove_killed_writes(folder: Path) -> None:

@@ -65,8 +65,13 @@ def prepare(
         vocabulary_size=vocabulary.size,
         shard_tokens=settings.shard_tokens,
     )
-    allowances = spend(budget, vocabulary, workers=choose_workers(workers))
     found = find_inputs(inputs)
+    allowances = spend(
+        budget,
+        vocabulary,
+        workers=choose_workers(workers),
+        reads_rows=any(item.kind is not InputKind.TEXT for item in found),
+    )
     delimiter = choose_delimiter(found, settings.separator)
     by_hash = settings.split == "hash"
     return Prepared(

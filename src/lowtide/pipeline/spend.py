@@ -16,13 +16,18 @@ from lowtide.tokenizer.vocabulary import Vocabulary
 from lowtide.units import KIB, MIB, format_bytes, round_up_to_mib
 
 _BLOCK_SIZES = (1024 * KIB, 512 * KIB, 256 * KIB)
-_LIBRARIES_BYTES = 64 * MIB
-"""Interpreter, numpy, pyarrow and the terminal's libraries: 45 to 55 MiB were measured."""
+_LIBRARIES_BYTES = 48 * MIB
+"""Interpreter, numpy, pyarrow and the terminal's libraries: 37 to 45 MiB were measured."""
 _WRITER_BYTES = 8 * MIB
 _LEAST_CACHE_BYTES = 16 * MIB
 _MOST_CACHE_BYTES = 96 * MIB
+_CACHE_COPIES = 3
+"""A table of words that is full doubles: for a moment the old one and the new one are both there."""
 _TEXT_COPIES = 3
 """A block waiting for its turn: raw, as text, and as the tokens it became."""
+_TEXT_READER_BYTES = 12 * MIB
+"""A window over a file, and what gz or zst unpack it with."""
+_ROW_READER_BYTES = 48 * MIB
 _ROW_COPIES = 5
 """A row while it is read: measured 2.1 × for a JSON line and 3.4 × for a parquet value, and the block."""
 
@@ -58,20 +63,27 @@ class Allowances:
 
     @property
     def renew_above_bytes(self) -> int:
-        """Private memory above which encoders give their caches back: what stays free is for peaks."""
-        return (
-            self.total_bytes - self.needs["reference encoder"] - self.needs["encoder caches"] // 4
+        """Private memory, the reader's apart, above which an encoder gives its cache back.
+
+        From here a table may still double: that is what the rest of its share is for.
+        """
+        resting = self.workers * self.cache_bytes
+        return resting + sum(
+            size for name, size in self.needs.items() if name not in ("encoder caches", "reader")
         )
 
 
-def spend(budget: Budget, vocabulary: Vocabulary, *, workers: int) -> Allowances:
-    """The most workers, up to `workers`, and the largest blocks that the budget carries."""
+def spend(budget: Budget, vocabulary: Vocabulary, *, workers: int, reads_rows: bool) -> Allowances:
+    """The most workers, up to `workers`, and the largest blocks that the budget carries.
+
+    `reads_rows`: a reader of JSONL, parquet or Arrow holds whole lines and pages, one of text does not.
+    """
     for count in range(workers, 0, -1):
         for block_bytes in _BLOCK_SIZES:
-            needs = _needs(vocabulary, workers=count, block_bytes=block_bytes)
+            needs = _needs(vocabulary, count, block_bytes, reads_rows)
             if sum(needs.values()) <= budget.total_bytes:
-                return _with_rest(budget, needs, workers=count, block_bytes=block_bytes)
-    least = smallest_budget(vocabulary)
+                return _with_rest(budget, needs, vocabulary, count, block_bytes)
+    least = smallest_budget(vocabulary, reads_rows=reads_rows)
     raise DoesNotFitError(
         f"tokenizing with {vocabulary.name} needs {format_bytes(least)} and the budget is "
         f"{format_bytes(budget.total_bytes)}",
@@ -79,36 +91,50 @@ def spend(budget: Budget, vocabulary: Vocabulary, *, workers: int) -> Allowances
     )
 
 
-def smallest_budget(vocabulary: Vocabulary) -> int:
+def smallest_budget(vocabulary: Vocabulary, *, reads_rows: bool) -> int:
     """What one worker with the smallest blocks needs."""
-    return sum(_needs(vocabulary, workers=1, block_bytes=_BLOCK_SIZES[-1]).values())
+    return sum(_needs(vocabulary, 1, _BLOCK_SIZES[-1], reads_rows).values())
 
 
-def _needs(vocabulary: Vocabulary, *, workers: int, block_bytes: int) -> dict[str, int]:
-    waiting = 2 * workers + 2
+def _needs(
+    vocabulary: Vocabulary, workers: int, block_bytes: int, reads_rows: bool
+) -> dict[str, int]:
+    waiting = workers + 2
     return {
         "interpreter and libraries": _LIBRARIES_BYTES,
-        "reference encoder": reference_bytes(vocabulary),
         "encoders": workers * encoder_bytes(vocabulary),
-        "encoder caches": workers * _LEAST_CACHE_BYTES,
+        "encoder caches": workers * _cache_share(vocabulary, _LEAST_CACHE_BYTES),
         "blocks": block_bytes * (waiting * _TEXT_COPIES + workers * PEAK_BYTES_PER_TEXT_BYTE),
+        "reader": _ROW_READER_BYTES if reads_rows else _TEXT_READER_BYTES,
         "shard writers": _WRITER_BYTES,
     }
 
 
+def _cache_share(vocabulary: Vocabulary, cache_bytes: int) -> int:
+    """What an encoder's words may occupy at the worst moment; or the reference, which goes when they do."""
+    return max(_CACHE_COPIES * cache_bytes, cache_bytes + reference_bytes(vocabulary))
+
+
 def _with_rest(
-    budget: Budget, needs: dict[str, int], *, workers: int, block_bytes: int
+    budget: Budget,
+    needs: dict[str, int],
+    vocabulary: Vocabulary,
+    workers: int,
+    block_bytes: int,
 ) -> Allowances:
-    """Half of what is left makes the caches larger; all of it may be used by one huge document,
-    for which the caches are given back first."""
+    """Half of what is left goes to the caches and half to the reader. One huge document may use both:
+    for it the caches are given back first."""
     rest = budget.total_bytes - sum(needs.values())
-    caches = min(needs["encoder caches"] + rest // 2, workers * _MOST_CACHE_BYTES)
-    spare = rest + needs["encoder caches"] + needs["blocks"]
+    more = rest // 2 // workers // _CACHE_COPIES
+    cache_bytes = min(_LEAST_CACHE_BYTES + more, _MOST_CACHE_BYTES)
+    caches = max(needs["encoder caches"], workers * _cache_share(vocabulary, cache_bytes))
+    reader = needs["reader"] + rest - (caches - needs["encoder caches"])
+    word_limit = (caches + needs["blocks"] + reader) // (PEAK_BYTES_PER_WORD_BYTE + _TEXT_COPIES)
     return Allowances(
         workers=workers,
         block_bytes=block_bytes,
-        cache_bytes=caches // workers,
-        row_limit_bytes=spare // _ROW_COPIES,
-        word_limit_bytes=spare // (PEAK_BYTES_PER_WORD_BYTE + _TEXT_COPIES),
-        needs=needs | {"encoder caches": caches},
+        cache_bytes=cache_bytes,
+        row_limit_bytes=max(reader // _ROW_COPIES, word_limit),
+        word_limit_bytes=word_limit,
+        needs=needs | {"encoder caches": caches, "reader": reader},
     )

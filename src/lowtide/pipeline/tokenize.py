@@ -15,7 +15,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from lowtide.errors import DataError, LowtideError, StorageError, UsageError
+from lowtide.errors import DataError, LowtideError, StorageError, UsageError, VerificationError
 from lowtide.events import Listener, Note, ignore
 from lowtide.memory.allocator import give_back, return_large_pieces
 from lowtide.memory.budget import Budget
@@ -40,12 +40,13 @@ from lowtide.pipeline.watch_run import ShouldStop, Watch, never_stop
 from lowtide.shards.layout import MANIFEST_NAME
 from lowtide.shards.manifest import DatasetManifest, read_manifest
 from lowtide.shards.read import open_dataset
+from lowtide.source.arrow_memory import plain_allocation
 from lowtide.source.stream import Block, read_blocks
 from lowtide.tokenizer.agreement import check_agreement
 from lowtide.tokenizer.encode import Encoder
 from lowtide.units import MIB, format_bytes, format_count
 
-_FENCE_SLACK_BYTES = 96 * MIB
+_FENCE_SLACK_BYTES = 192 * MIB
 """Reserved memory that is never touched counts for a fence and not for a budget."""
 
 
@@ -102,9 +103,9 @@ def tokenize(
         )
         if restart:
             out_folder.empty_folder(folder)
-        done = _find_finished(folder, job)
-        if done is not None:
-            out_folder.finish_folder(folder)
+        if (folder / MANIFEST_NAME).exists():
+            stack.callback(out_folder.finish_folder, folder)
+            done = _find_finished(folder, job)
             return TokenizeResult(
                 folder=folder, manifest=done, seconds=0.0, peak_private_bytes=0, already_done=True
             )
@@ -148,10 +149,8 @@ def _begin(folder: Path, prepared: Prepared, job: Job, listen: Listener) -> Shar
     return run
 
 
-def _find_finished(folder: Path, job: Job) -> DatasetManifest | None:
-    """The manifest, if this very job is done already."""
-    if not (folder / MANIFEST_NAME).exists():
-        return None
+def _find_finished(folder: Path, job: Job) -> DatasetManifest:
+    """The manifest of a finished folder, if it was made by this very job and its files are there."""
     manifest = read_manifest(folder)
     refuse_changes(job_of_manifest(manifest, job), job, folder)
     if any(item.fingerprint == "" for item in job.inputs):
@@ -159,7 +158,11 @@ def _find_finished(folder: Path, job: Job) -> DatasetManifest | None:
             f"{folder} holds a finished run over standard input; whether this is the same text is not known",
             remedy="pass `--restart` to begin again, or choose another `--out`",
         )
-    open_dataset(folder)  # files that are gone or of another size are an error
+    try:
+        open_dataset(folder)
+    except VerificationError as error:
+        remedy = "pass `--restart` to make it again, or put the file back from a copy"
+        raise VerificationError(error.problem, remedy=remedy) from error
     return manifest
 
 
@@ -168,7 +171,7 @@ def _encode_all(run: ShardRun, prepared: Prepared, watch: Watch, listen: Listene
     blocks = read_blocks(prepared.inputs, prepared.read, start=run.cursor)
     used_bytes = private_bytes() - prepared.foreign_bytes
     extra_bytes = prepared.budget.total_bytes - used_bytes + _FENCE_SLACK_BYTES
-    with fence(max(extra_bytes, _FENCE_SLACK_BYTES)):
+    with plain_allocation(), fence(max(extra_bytes, _FENCE_SLACK_BYTES)):
         first, blocks = _peek(blocks)
         encoder = _make_encoder(first, prepared, run, listen)
         runs = encoder.encode_in_order(blocks, continues=run.inside_document)

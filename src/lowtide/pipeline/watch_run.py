@@ -11,6 +11,7 @@ from typing import Literal
 from lowtide.errors import InterruptedRun, StoppedError
 from lowtide.events import Advanced, Checkpointed, Listener, Note
 from lowtide.memory.allocator import give_back
+from lowtide.memory.meter import private_bytes
 from lowtide.memory.pressure import Stage, judge, take_sample
 from lowtide.pipeline.encode_blocks import BlockEncoder
 from lowtide.pipeline.folder import take_stop_file
@@ -56,7 +57,7 @@ class Watch:
 
     def after_block(self, encoder: BlockEncoder, *, checkpoint_is_due: bool) -> None:
         """Tell, checkpoint, judge; raises StoppedError when it is time to go."""
-        used_bytes = encoder.renew_if_grown()
+        used_bytes = private_bytes() - self._prepared.foreign_bytes
         self.peak_private_bytes = max(self.peak_private_bytes, used_bytes)
         now = time.monotonic()
         if now - self._told >= _TELL_SECONDS:

@@ -121,7 +121,8 @@ class PartialFile:
         """Let go of the file as it stands. What was held back is lost, as in a crash."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
-            os.close(descriptor)
+            with storage_errors(self.path):
+                os.close(descriptor)
 
     def __del__(self) -> None:
         if hasattr(self, "_descriptor"):

@@ -125,9 +125,14 @@ def _group_pieces(
                 within=part.within if start + skipped == part.position else 0,
                 done_bytes=part.file.size_bytes * row // max(1, total_rows),
             )
-    if row != first_row + group_rows:
+    _check_rows(part, group, row - first_row, group_rows)
+
+
+def _check_rows(part: Part, group: int, found: int, promised: int) -> None:
+    """Refuse a footer that promises other rows than there are: Arrow would leave the rest out in silence."""
+    if found != promised:
         raise DataError(
-            f"{part.file.path}: row group {group} holds {row - first_row} rows, its footer says {group_rows}",
+            f"{part.file.path}: row group {group} holds {found} rows, its footer says {promised}",
             remedy="fetch or write the file again, or leave it out",
         )
 
@@ -141,6 +146,7 @@ def _choose_batch_rows(file: pq.ParquetFile, group: int, part: Part, settings: R
     """Rows per batch, after looking at every page of the column in this row group."""
     limit_bytes = settings.document_limit_bytes
     batch_rows = _MOST_ROWS
+    value_count = 0
     start, end, compression = _column_span(file, group, settings.column)
     with part.file.path.open("rb") as stored:
         for page in walk_pages(stored, start, end):
@@ -152,8 +158,10 @@ def _choose_batch_rows(file: pq.ParquetFile, group: int, part: Part, settings: R
                 longest = longest_entry_bytes(stored, page, compression)
                 batch_rows = min(batch_rows, limit_bytes // max(1, longest))
             elif page.value_count:
+                value_count += page.value_count
                 row_bytes = page.size_bytes // page.value_count + 1
                 batch_rows = min(batch_rows, settings.block_bytes // row_bytes)
+    _check_rows(part, group, value_count, file.metadata.row_group(group).num_rows)
     return max(1, batch_rows)
 
 

@@ -28,6 +28,9 @@ from lowtide.source.safe_cuts import last_safe_cut
 from lowtide.source.utf8 import is_utf8, replace_bad
 from lowtide.units import format_bytes, round_up_to_mib
 
+_BUDGET_PER_PIECE = 12
+"""A piece is held five times over while it is read, of a budget that the caches share; and some to spare."""
+
 NOT_UTF8 = "not valid UTF-8"
 IS_NULL = "null"
 
@@ -80,7 +83,7 @@ def too_large(name: str, size_bytes: int, limit_bytes: int) -> DataError:
         f"{name} takes {format_bytes(size_bytes)}, more than the {format_bytes(limit_bytes)} "
         "there is for one piece",
         remedy="pass a larger `--memory`, by about "
-        f"{round_up_to_mib(4 * (size_bytes - limit_bytes))} or more",
+        f"{round_up_to_mib(_BUDGET_PER_PIECE * (size_bytes - limit_bytes))} or more",
     )
 
 

@@ -1,0 +1,27 @@
+"""What Arrow holds while it reads, and that it gives it back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pyarrow as pa
+
+
+def arrow_bytes() -> int:
+    """Memory that Arrow has allocated in this process: pages, dictionaries, batches of rows."""
+    return int(pa.total_allocated_bytes())
+
+
+@contextmanager
+def plain_allocation() -> Iterator[None]:
+    """Inside, Arrow allocates through malloc, where freed pages go back at once; its own pools keep them."""
+    before = pa.default_memory_pool()
+    pa.allocate_buffer(
+        1
+    )  # mimalloc reserves 1 GiB at first use: before a fence counts, not inside it
+    pa.set_memory_pool(pa.system_memory_pool())
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(before)
