@@ -2,7 +2,8 @@
 
     python bench/corpus.py --out /tmp/corpus --megabytes 1000 --from /usr/src/linux-source-6.1.tar.xz
 
-Documents are the text files of up to 2 MiB of a tarball or folder, in order, each once. Debian's package
+Documents are the text files of up to 2 MiB of a tarball or folder, each once, shuffled with a fixed seed:
+the front of the corpus is like the whole. All of them are held in memory for that. Debian's package
 `linux-source-6.1` holds such a tarball. Without `--from` it takes the sources of the installed Python
 packages and of /usr, which may be less than what was asked for; it says how much it found.
 """
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import sysconfig
 import tarfile
@@ -63,7 +65,7 @@ def write(out: Path, source: Path | None, most_bytes: int) -> int:
             out / "corpus.parquet", schema, compression="zstd", write_batch_size=64
         ) as parquet,
     ):
-        for text in documents(source):
+        for text in _shuffled(documents(source)):
             text_file.write(text + SEPARATOR)
             jsonl.write(json.dumps({"id": count, "text": text}, ensure_ascii=False) + "\n")
             rows.append(text)
@@ -75,6 +77,12 @@ def write(out: Path, source: Path | None, most_bytes: int) -> int:
                 break
         _flush(parquet, schema, rows, count)
     return total
+
+
+def _shuffled(texts: Iterator[str]) -> list[str]:
+    found = list(texts)
+    random.Random(0).shuffle(found)
+    return found
 
 
 def _flush(parquet: pq.ParquetWriter, schema: pa.Schema, rows: list[str], count: int) -> None:

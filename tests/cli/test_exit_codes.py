@@ -48,9 +48,10 @@ def test_1_when_the_work_failed(tmp_path: Path) -> None:
         (["export", "d", "--to", "zip", "--out", "e"], "'zip' is not one of"),
         (["tokenize", "a.txt", "--out", "o", "--shard-tokens", "many"], "'many' is not a count"),
         (["tokenize", "nowhere.txt", "--out", "o"], "nowhere.txt does not exist"),
-        (["tokenize", "nowhere.txt", "--out", "o", "--memory", "1 apple"], "is not a size"),
-        (["tokenize", "nowhere.txt", "--out", "o", "--val", "2"], "--val 2.0 is not a share"),
-        (["tokenize", "nowhere.txt", "--out", "o", "--workers", "0"], "--workers 0"),
+        (["tokenize", "a.txt", "--out", "o", "--memory", "1 apple"], "is not a size"),
+        (["tokenize", "a.txt", "--out", "o", "--val", "2"], "--val 2.0 is not a share"),
+        (["tokenize", "a.txt", "--out", "o", "--workers", "0"], "--workers 0"),
+        (["tokenize", "a.txt", "--out", "o", "--tokenizer", "gpt7"], "'gpt7'"),
         (["inspect", "nowhere"], "nowhere does not exist"),
         (["verify", "nowhere"], "nowhere does not exist"),
     ],
@@ -63,12 +64,13 @@ def test_2_when_the_command_is_wrong(
     problem: str,
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("words")
     refused = call(capsys, *arguments)
     assert refused.code == 2
     assert problem in refused.problem
     assert refused.hint
     assert refused.out == ""
-    assert list(tmp_path.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
 def test_2_in_a_process_of_its_own(tmp_path: Path) -> None:

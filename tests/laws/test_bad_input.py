@@ -143,17 +143,17 @@ def test_a_file_of_no_bytes_is_none_of_its_kind(capsys: Capsys, tmp_path: Path, 
         "a.file.arrow",
     ],
 )
-@pytest.mark.parametrize("flags", [(), ("--bad-text", "skip")])
 def test_a_file_that_was_cut_off_is_named_and_works_once_it_is_whole(
-    capsys: Capsys, tmp_path: Path, name: str, flags: tuple[str, ...]
+    capsys: Capsys, tmp_path: Path, name: str
 ) -> None:
     path = write_file(tmp_path / name, ROWS)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) * 2 // 3])
     job = Job(capsys, tmp_path / "out", path)
-    job.fails(*flags, code=1, naming=name)
+    job.fails(code=1, naming=name)
+    job.fails("--bad-text", "skip", code=1, naming=name)  # half a file is no bad row
     path.write_bytes(whole)
-    assert job.works(*flags)["documents"] in (1, 50)
+    assert job.works()["documents"] in (1, 50)
 
 
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.txt.zst", "a.parquet", "a.arrow"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -10,8 +12,9 @@ from hypothesis import strategies as st
 from lowtide.errors import DataError
 from lowtide.tokenizer.encode import Encoder, EncodeSettings
 from lowtide.tokenizer.reference import ReferenceEncoder, make_reference
-from lowtide.tokenizer.vocabulary import Vocabulary
+from lowtide.tokenizer.vocabulary import Vocabulary, from_json
 from tests.conftest import TOKENIZERS
+from tests.tokenizer_json import tokenizer_json
 
 MARK = b"\x00<|lowtide-document|>\x00"
 STRANGE = {
@@ -134,3 +137,21 @@ def test_tiktoken_gives_up_on_a_million_spaces_and_the_reference_does_not(
     fast = Encoder(EncodeSettings(vocabulary=vocabularies["gpt2"], delimiter=MARK))
     reference = make_reference(vocabularies["gpt2"], "text")
     assert np.array_equal(fast.encode(text, document_count=0).ids, reference.encode(text))
+
+
+def test_words_found_without_tiktoken_are_cut_by_its_older_unicode(
+    vocabularies: dict[str, Vocabulary],
+) -> None:
+    text = b" " * 1_000_000 + "a \u088f's".encode()
+    ids = make_reference(vocabularies["gpt2"], "text").encode(text)
+    assert ids[-5:].tolist() == [156, 95, 237, 6, 82]
+
+
+def test_a_pattern_that_asks_for_punctuation_runs_on_the_reference() -> None:
+    content = json.dumps(tokenizer_json(pattern=r"\p{L}+|\p{P}+|\s+")).encode()
+    vocabulary = from_json(content, name="mine")
+    encoder = Encoder(EncodeSettings(vocabulary=vocabulary, delimiter=MARK))
+    assert not encoder.is_fast
+    got = encoder.encode(b"Hello, world" + MARK + b"again" + MARK, document_count=2)
+    reference = make_reference(vocabulary, "text")
+    assert np.array_equal(got.ids[: got.ends[0]], reference.encode(b"Hello, world"))

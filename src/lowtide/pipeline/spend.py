@@ -122,10 +122,11 @@ def _with_rest(
     workers: int,
     block_bytes: int,
 ) -> Allowances:
-    """Half of what is left goes to the caches and half to the reader. One huge document may use both:
-    for it the caches are given back first."""
+    """Of what is left, a reader of rows gets the most: its limits are what people run into. One huge
+    document may use all of it and the caches too: they are given back first."""
     rest = budget.total_bytes - sum(needs.values())
-    more = rest // 2 // workers // _CACHE_COPIES
+    for_caches = rest // 4 if needs["reader"] == _ROW_READER_BYTES else rest
+    more = for_caches // workers // _CACHE_COPIES
     cache_bytes = min(_LEAST_CACHE_BYTES + more, _MOST_CACHE_BYTES)
     caches = max(needs["encoder caches"], workers * _cache_share(vocabulary, cache_bytes))
     reader = needs["reader"] + rest - (caches - needs["encoder caches"])

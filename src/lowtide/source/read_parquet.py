@@ -29,7 +29,7 @@ _MAGIC = b"PAR1"
 _TRAILER_BYTES = 8
 _MOST_ROWS = 16_384
 _SHARING_ROWS = 16
-"""A page of so many rows is held twice at most (stored and unpacked); one huge value four times."""
+"""A page of so many rows is held twice at most (stored and unpacked); one huge value five times."""
 _LEAST_BUFFER_BYTES, _MOST_BUFFER_BYTES = 64 * KIB, MIB
 
 
@@ -151,7 +151,7 @@ def _choose_batch_rows(file: pq.ParquetFile, group: int, part: Part, settings: R
     with part.file.path.open("rb") as stored:
         for page in walk_pages(stored, start, end):
             shared = page.value_count >= _SHARING_ROWS and not page.is_dictionary
-            if page.size_bytes > limit_bytes * (2 if shared else 1):
+            if page.size_bytes > (limit_bytes * 5 // 2 if shared else limit_bytes):
                 name = f"{part.file.path}: a page of row group {group}, at rows of {settings.column!r},"
                 raise too_large(name, page.size_bytes, limit_bytes)
             if page.is_dictionary:

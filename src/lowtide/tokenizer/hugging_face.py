@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 import msgspec
@@ -9,6 +10,7 @@ import msgspec
 from lowtide.errors import UsageError
 from lowtide.tokenizer.patterns import PatternName, recognise
 
+_KNOWN_CLASSES = frozenset({"L", "Lu", "Ll", "Lt", "Lm", "Lo", "N", "Nd", "M"})
 _END_OF_TEXT_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
 
 
@@ -69,7 +71,11 @@ def read_facts(content: bytes, *, name: str) -> JsonFacts:
     largest = max([*vocabulary_ids, *(token.id for token in file.added_tokens), -1])
     special = {token.content: token.id for token in file.added_tokens if token.special}
     ordinary = tuple(token.content for token in file.added_tokens if not token.special)
-    plain = _is_byte_level_bpe(file) and not any(_eats_neighbours(t) for t in file.added_tokens)
+    plain = (
+        _is_byte_level_bpe(file)
+        and _asks_for_known_classes(file.pre_tokenizer)
+        and not any(_eats_neighbours(token) for token in file.added_tokens)
+    )
     return JsonFacts(
         pattern=_pattern_of(file.pre_tokenizer) if plain else None,
         size=max(largest + 1, len(file.model.vocab)),
@@ -108,6 +114,21 @@ def _decode(content: bytes, name: str) -> _File:
 def _is_byte_level_bpe(file: _File) -> bool:
     bytes_only = file.model.type == "BPE" and not file.model.byte_fallback
     return bytes_only and bytes(file.normalizer) == b"null"
+
+
+def _asks_for_known_classes(pre: _PreTokenizer | None) -> bool:
+    """Whether words are cut by letters, numbers, marks and blanks alone.
+
+    On other classes (punctuation, symbols) the fast encoder's Unicode version differs in ways we do not know.
+    """
+    if pre is None:
+        return True
+    if pre.type not in ("Sequence", "Split", "ByteLevel"):
+        return False
+    expression = (pre.pattern.regex or "") if pre.pattern else ""
+    classes = re.findall(r"\\[pP]\{\^?(\w+)\}|\[:(\w+):\]", expression)
+    known = all(name in _KNOWN_CLASSES and not posix for name, posix in classes)
+    return known and all(_asks_for_known_classes(step) for step in pre.pretokenizers or [])
 
 
 def _eats_neighbours(token: _AddedToken) -> bool:

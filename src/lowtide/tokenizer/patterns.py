@@ -1,7 +1,8 @@
 """The three pre-token patterns of the field, by name, in every spelling we have seen them written.
 
-A pattern cuts text into words before any merge. Two spellings of one pattern cut alike on every text; the
-possessive ones (`++`) are tiktoken's, the others stand in tokenizer.json files.
+A pattern cuts text into words before any merge. The possessive spellings (`++`) are tiktoken's, the others
+stand in tokenizer.json files. Two spellings of one pattern share their safe cuts, and cut alike but for one
+thing: blanks behind a newline at a text's very end are one word by `\\s++$` and two without it.
 """
 
 from __future__ import annotations

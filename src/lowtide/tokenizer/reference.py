@@ -14,6 +14,7 @@ import numpy as np
 import regex
 
 from lowtide.errors import DataError
+from lowtide.tokenizer.disagreements import as_older_unicode
 from lowtide.tokenizer.patterns import PATTERNS
 from lowtide.tokenizer.vocabulary import Vocabulary, parse_ranks
 
@@ -43,6 +44,7 @@ class _RanksReference:
         import tiktoken
 
         assert vocabulary.pattern is not None
+        self._pattern_name = vocabulary.pattern
         self._pattern = PATTERNS[vocabulary.pattern]
         self._specials = special_in_text == "token"
         self._encoding = tiktoken.Encoding(
@@ -67,10 +69,14 @@ class _RanksReference:
         return np.array(ids, dtype=np.uint32)
 
     def _encode_word_by_word(self, text: str) -> Ids:
-        """tiktoken's engine gives up on a million spaces before a letter; `regex` does not."""
+        """tiktoken's engine gives up on a million spaces before a letter; `regex` does not.
+
+        But `regex` knows newer letters than tiktoken: words are found in a text where these are replaced.
+        """
         ids: list[int] = []
-        for match in regex.finditer(self._pattern, text):
-            ids.extend(self._encoding._encode_single_piece(match.group()))
+        for match in regex.finditer(self._pattern, as_older_unicode(text, self._pattern_name)):
+            word = text[match.start() : match.end()]
+            ids.extend(self._encoding._encode_single_piece(word))
         return np.array(ids, dtype=np.uint32)
 
     def decode(self, ids: Sequence[int]) -> bytes:

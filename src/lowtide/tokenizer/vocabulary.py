@@ -118,23 +118,26 @@ def load_vocabulary(source: str) -> Vocabulary:
 
 def from_ranks(content: bytes, *, name: str) -> Vocabulary:
     """A vocabulary out of a `.tiktoken` file: `base64(token) SPACE rank` on each line."""
-    ranks = parse_ranks(content, name=name)
-    known = _recognise_ranks(content, name)
-    if known is None:
-        raise UsageError(
-            f"{name} does not say which pattern cuts its words: a .tiktoken file holds ranks only",
-            remedy="name it after its pattern, such as mine.gpt2.tiktoken, mine.cl100k.tiktoken "
-            "or mine.o200k.tiktoken; or pass a tokenizer.json",
-        )
-    special = known.special_tokens if known.sha256 else {END_OF_TEXT: max(ranks.values()) + 1}
+    digest = hashlib.sha256(content).hexdigest()
+    for known in _PUBLISHED:
+        if known.sha256 == digest:  # its ranks are known to be whole: no need to read them now
+            return _of_ranks(content, known.name, known.pattern, known.special_tokens)
+    pattern = _pattern_in_name(name)
+    free_id = max(parse_ranks(content, name=name).values()) + 1
+    return _of_ranks(content, name, pattern, {END_OF_TEXT: free_id})
+
+
+def _of_ranks(
+    content: bytes, name: str, pattern: PatternName, special_tokens: dict[str, int]
+) -> Vocabulary:
     return Vocabulary(
-        name=known.name if known.sha256 else name,
+        name=name,
         kind="ranks",
         content=content,
-        pattern=known.pattern,
-        size=max(max(ranks.values()), *special.values()) + 1,
-        special_tokens=dict(special),
-        end_of_text=special[END_OF_TEXT],
+        pattern=pattern,
+        size=max(special_tokens.values()) + 1,  # special tokens come behind all others
+        special_tokens=dict(special_tokens),
+        end_of_text=special_tokens[END_OF_TEXT],
     )
 
 
@@ -172,11 +175,8 @@ def parse_ranks(content: bytes, *, name: str) -> dict[bytes, int]:
     return ranks
 
 
-def _recognise_ranks(content: bytes, name: str) -> _Published | None:
-    digest = hashlib.sha256(content).hexdigest()
-    for known in _PUBLISHED:
-        if known.sha256 == digest:
-            return known
+def _pattern_in_name(name: str) -> PatternName:
+    """`mine.cl100k.tiktoken` says it; nothing else in a rank file does."""
     patterns: tuple[tuple[str, PatternName], ...] = (
         ("o200k", "o200k"),
         ("cl100k", "cl100k"),
@@ -185,8 +185,12 @@ def _recognise_ranks(content: bytes, name: str) -> _Published | None:
     )
     for word, pattern in patterns:
         if word in name:
-            return _Published(name=name, sha256="", pattern=pattern, special_tokens={})
-    return None
+            return pattern
+    raise UsageError(
+        f"{name} does not say which pattern cuts its words: a .tiktoken file holds ranks only",
+        remedy="name it after its pattern, such as mine.gpt2.tiktoken, mine.cl100k.tiktoken "
+        "or mine.o200k.tiktoken; or pass a tokenizer.json",
+    )
 
 
 def _published_ranks(name: str) -> bytes:

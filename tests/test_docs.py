@@ -1,0 +1,120 @@
+"""The documentation says what the program does: help texts are its own, and the README's commands run."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import lowtide
+from lowtide import errors
+from lowtide.shards.manifest import DatasetManifest
+from lowtide.source.find_inputs import _COMPRESSIONS, _KINDS
+
+ROOT = Path(__file__).parent.parent
+REFERENCE = (ROOT / "docs" / "reference.md").read_text()
+README = (ROOT / "README.md").read_text()
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
+
+
+def load(path: Path) -> ModuleType:
+    """A script beside the package, as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def words(text: str) -> str:
+    """The text without its line breaks: releases of click wrap differently."""
+    return " ".join(text.split())
+
+
+def test_the_help_in_the_reference_is_the_programs_own() -> None:
+    filled = load(ROOT / "docs" / "make_reference.py").fill(REFERENCE)
+    assert words(filled) == words(REFERENCE), "run `python docs/make_reference.py`"
+
+
+def test_every_command_is_in_the_reference() -> None:
+    from lowtide.cli.main import cli
+
+    shown = set(re.findall(r"<!-- help: lowtide ?(\w*) -->", REFERENCE))
+    assert shown == {"", *cli.commands}
+
+
+def test_every_exit_code_is_in_the_reference() -> None:
+    told = {int(code) for code in re.findall(r"^\| (\d+) \|", REFERENCE, re.MULTILINE)}
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type)]
+    raised = {kind.exit_code for kind in kinds if issubclass(kind, errors.LowtideError)}
+    assert told == raised | {0}
+
+
+def test_every_field_of_the_manifest_is_in_the_reference() -> None:
+    section = REFERENCE.partition("### lowtide.json")[2].partition("### documents_")[0]
+    told = set(re.findall(r"`(\w+)`", section))
+    for kind in (DatasetManifest, lowtide.TokenizeSettings):
+        assert {field.name for field in dataclasses.fields(kind)} <= told
+
+
+def test_every_public_name_is_in_the_reference() -> None:
+    section = REFERENCE.partition("## Python")[2]
+    for name in set(lowtide.__all__) - {"__version__"}:
+        assert f"`{name}" in section, name
+
+
+def test_every_kind_of_input_is_in_the_reference() -> None:
+    section = REFERENCE.partition("## Inputs")[2].partition("## Tokenizers")[0]
+    for suffix in (*_KINDS, ".gz", ".zst"):
+        assert f"`{suffix}`" in section
+    assert set(_COMPRESSIONS.values()) == {"gz", "zst"}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_link_leads_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", page.read_text()):
+        assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_flag_that_is_written_about_exists(page: Path) -> None:
+    from lowtide.cli.main import cli
+
+    known = {"--help", "--version"}
+    for command in (cli, *cli.commands.values()):
+        known |= {name for option in command.params for name in option.opts}
+    lines = [line for line in page.read_text().splitlines() if "lowtide " in line]
+    called = re.findall(r"\blowtide (?:tokenize|inspect|verify|export)\b[^`#|]*", "\n".join(lines))
+    for call in called:
+        assert set(re.findall(r"(?<!\w)--[a-z-]+", call)) <= known, call
+
+
+@pytest.mark.skipif(os.name != "posix", reason="the README's commands are for a POSIX shell")
+def test_the_first_command_of_the_readme_works(tmp_path: Path) -> None:
+    """All lines but the install, in an empty folder whose `.venv` is the one that runs the tests."""
+    blocks = re.findall(r"<!-- runs in CI -->\n```bash\n(.*?)```", README, re.DOTALL)
+    assert blocks
+    (tmp_path / ".venv").symlink_to(sys.prefix)
+    if not (tmp_path / ".venv" / "bin" / "lowtide").exists():
+        pytest.skip("lowtide is not installed as a command here")
+    for block in blocks:
+        lines = [line for line in block.splitlines() if not re.search(r"pip install|-m venv", line)]
+        script = "\n".join(lines)
+        assert "lowtide" in script
+        done = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        assert "sound" in done.stdout
