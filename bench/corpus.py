@@ -10,10 +10,13 @@ packages and of /usr, which may be less than what was asked for; it says how muc
 
 from __future__ import annotations
 
+import sys
+
+sys.path[:1] = []  # tokenize.py beside this file would hide a standard module
+
 import argparse
 import json
 import random
-import sys
 import sysconfig
 import tarfile
 from collections.abc import Iterator

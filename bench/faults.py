@@ -33,6 +33,7 @@ from bench.jobs import (
     Job,
     check_nothing_half_written,
     check_whole,
+    check_words,
     finish,
     make_jobs,
 )
@@ -205,7 +206,7 @@ def try_fault(scene: Scene, fault: Fault, way: str, index: int) -> str:
     ended = run_with(scene, fault, way, out)
     check_nothing_half_written(out, scene.reference, when)
     if way != "SIGKILL":
-        _check_words(ended, out, scene, when)
+        check_ending(ended, out, scene, when)
     _run_again(scene, out, when)
     check_whole(out, scene.reference, when)
     shutil.rmtree(out)
@@ -233,7 +234,7 @@ def _run_command(arguments: list[str], words: Path) -> None:
     lowtide_main(arguments)
 
 
-def _check_words(
+def check_ending(
     ended: subprocess.CompletedProcess[str], out: Path, scene: Scene, when: str
 ) -> None:
     """`error:` and `hint:` and exit 1. Only what is left to clear away after the manifest may fail
@@ -242,10 +243,7 @@ def _check_words(
         shutil.rmtree(out / ".lowtide", ignore_errors=True)
         check_whole(out, scene.reference, when)
         return
-    starts = [line.partition(" ")[0] for line in ended.stderr.splitlines()]
-    strange = "Traceback" in ended.stderr or "fault of lowtide" in ended.stderr
-    if ended.returncode != 1 or starts[-2:] != ["error:", "hint:"] or strange:
-        raise BrokenLawError(f"{when}: exit {ended.returncode}: {ended.stderr}")
+    check_words(ended.returncode, ended.stderr, when)
 
 
 def _strace(scene: Scene, out: Path, expressions: list[str]) -> subprocess.CompletedProcess[str]:

@@ -143,6 +143,14 @@ def check_nothing_half_written(out: Path, reference: Path, when: str) -> None:
             raise BrokenLawError(f"{when}: {name} is half-written under its final name")
 
 
+def check_words(code: int, words: str, when: str) -> None:
+    """A run that failed says so as `error:` and `hint:`, with exit code 1, and is no fault of ours."""
+    starts = [line.partition(" ")[0] for line in words.splitlines()]
+    strange = "Traceback" in words or "fault of lowtide" in words
+    if code != 1 or starts[-2:] != ["error:", "hint:"] or strange:
+        raise BrokenLawError(f"{when}: exit {code}: {words}")
+
+
 def published(out: Path) -> set[str]:
     """Names in the folder that are not hidden: all of them are final."""
     if not out.is_dir():

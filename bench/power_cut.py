@@ -32,6 +32,7 @@ from bench.jobs import (
     Job,
     check_nothing_half_written,
     check_whole,
+    check_words,
     finish,
     make_jobs,
     name_phase,
@@ -140,14 +141,6 @@ class Cuts:
             item["name"] for split in ("train", "val") for item in stored[split]["finished"]
         }
         return name not in finished or filecmp.cmp(partial, self.reference / name, shallow=False)
-
-
-def check_words(code: int, words: str, when: str) -> None:
-    """Exit code 1, told as `error:` and `hint:`."""
-    starts = [line.partition(" ")[0] for line in words.splitlines()]
-    strange = "Traceback" in words or "fault of lowtide" in words
-    if code != 1 or starts[-2:] != ["error:", "hint:"] or strange:
-        raise BrokenLawError(f"{when}: exit {code}: {words}")
 
 
 @contextmanager

@@ -97,6 +97,17 @@ def test_every_flag_that_is_written_about_exists(page: Path) -> None:
         assert set(re.findall(r"(?<!\w)--[a-z-]+", call)) <= known, call
 
 
+def test_the_python_of_the_reference_runs(tmp_path: Path) -> None:
+    (tmp_path / "corpus").mkdir()
+    lines = [f"line {number} of the corpus\n" for number in range(1000)]
+    (tmp_path / "corpus" / "a.txt").write_text("".join(lines))
+    code = "\n".join(re.findall(r"```python\n(.*?)```", REFERENCE, re.DOTALL))
+    assert "lowtide.tokenize(" in code
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 @pytest.mark.skipif(os.name != "posix", reason="the README's commands are for a POSIX shell")
 def test_the_first_command_of_the_readme_works(tmp_path: Path) -> None:
     """All lines but the install, in an empty folder whose `.venv` is the one that runs the tests."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import subprocess
+import sys
 import tracemalloc
 from pathlib import Path
 
@@ -97,3 +99,22 @@ def test_a_large_zstd_window_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"window of 64\.0 MiB"):
         read(tmp_path / "a.txt.zst", document_limit_bytes=MIB)
     assert read(tmp_path / "a.txt.zst", document_limit_bytes=64 * MIB)
+
+
+def test_reading_rows_never_imports_pandas(tmp_path: Path) -> None:
+    """Arrow imports pandas, 45 MiB, as soon as one of its scalars is made: none must be."""
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table({"text": ["one", "", None, "four", "one"] * 10}), path)
+    code = f"""
+import sys
+class Wall:
+    def find_spec(self, name, path=None, target=None):
+        if name == "pandas":
+            raise SystemExit("pandas was imported")
+sys.meta_path.insert(0, Wall())
+import lowtide
+lowtide.tokenize([{str(path)!r}], {str(tmp_path / "out")!r},
+    lowtide.TokenizeSettings(bad_text="skip", val=0))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

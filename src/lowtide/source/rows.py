@@ -16,6 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lowtide.errors import DataError
+from lowtide.source.arrow_arrays import as_numbers, keep_rows, repeat_value
 from lowtide.source.blocks import (
     FIRST_PIECE_BYTES,
     LISTED_BAD_ROWS,
@@ -120,8 +121,7 @@ def _lengths(values: pa.Array) -> npt.NDArray[np.int64]:
         lengths = of_entries.take(values.indices)
     else:
         lengths = pc.binary_length(_as_binary(values))
-    filled = pc.fill_null(lengths.cast(pa.int64()), 0)
-    return cast("npt.NDArray[np.int64]", filled.to_numpy(zero_copy_only=False))
+    return as_numbers(lengths)
 
 
 def _as_binary(values: pa.Array) -> pa.Array:
@@ -171,7 +171,7 @@ def _short_rows(
     """Rows that fit a block together, joined without an object for each; damaged ones are looked at singly."""
     after = part.cursor(first_row + len(rows))
     if rows.null_count == 0:
-        filled = rows.filter(pc.not_equal(pc.binary_length(rows), 0))
+        filled = keep_rows(rows, _lengths(rows) > 0)
         text = _join(filled, settings.delimiter)
         if is_utf8(text):
             return Piece(
@@ -188,9 +188,11 @@ def _join(rows: pa.Array, delimiter: bytes) -> bytes:
     """Every row followed by the delimiter: the data buffer of the joined column is just that text."""
     if not len(rows):
         return b""
-    nothing = pa.scalar(b"", rows.type)
-    joined = pc.binary_join_element_wise(rows, nothing, pa.scalar(delimiter, rows.type))
-    size_bytes = pc.sum(pc.binary_length(joined)).as_py()
+    nothing = repeat_value(b"", len(rows), rows.type)
+    joined = pc.binary_join_element_wise(
+        rows, nothing, repeat_value(delimiter, len(rows), rows.type)
+    )
+    size_bytes = int(_lengths(rows).sum()) + len(rows) * len(delimiter)
     return cast("bytes", joined.buffers()[2].slice(0, size_bytes).to_pybytes())
 
 
