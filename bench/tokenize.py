@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import sys
 
-sys.path[:1] = []  # this file is called like a module of the standard library, and would hide it
+if __name__ == "__main__":
+    sys.path[:1] = []  # this file is called like a standard module, and would hide it
 
 import argparse
 import importlib.util

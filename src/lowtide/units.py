@@ -52,7 +52,7 @@ def format_bytes(size_bytes: int) -> str:
     """`format_bytes(268435456)` is `"256.0 MiB"`: binary units, one decimal, the unit always there."""
     size = float(size_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
-        if abs(size) < 1024:
+        if round(abs(size), 1) < 1024:  # 1,048,575 bytes are 1.0 MiB, not 1024.0 KiB
             return f"{size_bytes} B" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} TiB"

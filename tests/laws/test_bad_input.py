@@ -12,6 +12,7 @@ import json
 import os
 import re
 import struct
+import subprocess
 import sys
 from pathlib import Path
 
@@ -471,3 +472,19 @@ def test_a_value_of_60_mb_is_handled_or_refused_before_memory_is_gone(
         followed = lowtide_process(*command[3:], "--memory", f"{enough}MiB")
         assert followed.code == 0, followed.err
     assert manifest_of(tmp_path / "out")["documents"] == 2
+
+
+FROM_PYTHON = """
+import sys, lowtide
+lowtide.tokenize([sys.argv[1]], sys.argv[2], memory="1GiB")
+"""
+
+
+def test_what_arrow_reserves_and_never_touches_does_not_stop_a_run(tmp_path: Path) -> None:
+    """Arrow's own allocator reserves 1 GiB when it is first used; a fence must not count that as used."""
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": ["words and tides " * 3_750_000]}), path)
+    command = [sys.executable, "-c", FROM_PYTHON, str(path), str(tmp_path / "out")]
+    env = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "mimalloc"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 from bench.faults import Fault, Scene, check_ending, find_faults, find_strace, run_with
 from bench.jobs import (
+    SEPARATOR,
     Job,
     check_nothing_half_written,
     check_whole,
@@ -28,7 +29,7 @@ from bench.power_cut import fill_disk, mounted_tmpfs
 
 import lowtide
 from lowtide import TokenizeSettings
-from lowtide.errors import StorageError
+from lowtide.errors import StoppedError, StorageError
 from lowtide.events import Checkpointed, Event
 from lowtide.pipeline import folder as out_folder
 from lowtide.shards.layout import FORMATS, Format
@@ -73,6 +74,28 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_same_bytes(
                 break
     assert campaign.most_repeated < SHARD_TOKENS
     assert campaign.outcomes["SIGKILL exit -9"] > 0
+
+
+@pytest.mark.parametrize("format", ["npy", "megatron"])
+def test_a_run_stopped_after_every_block_comes_to_the_same_bytes(
+    tmp_path: Path, jobs: dict[str, Job], format: Format
+) -> None:
+    """Documents of two blocks and more, on both sides: every stop but a few falls inside of one."""
+    text = Path(jobs["nanogpt"].arguments[0]).read_text(encoding="utf-8")
+    documents = [text[start : start + 1_500_000] for start in range(0, 6_000_000, 1_500_000)]
+    long = tmp_path / "long.txt"
+    long.write_text(SEPARATOR.join(documents), encoding="utf-8", newline="")
+    settings = TokenizeSettings(format=format, separator=SEPARATOR, val=0.5)
+    whole = lowtide.tokenize([long], tmp_path / "whole", settings)
+    assert all(split.tokens for split in whole.manifest.splits.values())
+    stops = 0
+    while not (tmp_path / "out" / "lowtide.json").exists():
+        try:
+            lowtide.tokenize([long], tmp_path / "out", settings, should_stop=lambda: "terminated")
+        except StoppedError:
+            stops += 1
+    assert stops > 4
+    check_whole(tmp_path / "out", tmp_path / "whole", f"after {stops} stops")
 
 
 @pytest.mark.parametrize("format", FORMATS)

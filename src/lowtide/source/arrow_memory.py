@@ -17,9 +17,8 @@ def arrow_bytes() -> int:
 def plain_allocation() -> Iterator[None]:
     """Inside, Arrow allocates through malloc, where freed pages go back at once; its own pools keep them."""
     before = pa.default_memory_pool()
-    pa.allocate_buffer(
-        1
-    )  # mimalloc reserves 1 GiB at first use: before a fence counts, not inside it
+    # mimalloc reserves 1 GiB at its first use, which must come before a fence counts, not inside it.
+    pa.allocate_buffer(1)
     pa.set_memory_pool(pa.system_memory_pool())
     try:
         yield
