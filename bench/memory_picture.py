@@ -120,10 +120,9 @@ def draw(lines: list[Line], budget_bytes: int, title: str) -> str:
     for line in lines:
         points = " ".join(f"{across(t):.1f},{up(size):.1f}" for t, size in line.points)
         parts.append(f'<polyline stroke="{line.colour}" points="{points}"/>')
-        end_seconds, end_size = line.points[-1]
         parts.append(
-            f'<text x="{min(across(end_seconds) + 8, WIDTH - RIGHT + 8):.1f}" y="{up(end_size) + 4:.1f}" '
-            f'style="fill:{line.colour}">{line.name}: {format_bytes(line.peak_bytes)}</text>'
+            f'<text x="{WIDTH - RIGHT + 10}" y="{up(line.peak_bytes) + 4:.1f}" '
+            f'style="fill:{line.colour}">{line.name}, {format_bytes(line.peak_bytes)}</text>'
         )
     return "\n".join([*parts, "</svg>", ""])
 

@@ -178,15 +178,12 @@ def list_differences(before: Job, now: Job) -> list[str]:
         lines.append(f"the tokenizer {now.settings.tokenizer} has changed")
     names_before = [item.name for item in before.inputs]
     names_now = [item.name for item in now.inputs]
-    lines += [
-        f"{name} is no longer among the inputs"
-        for name in names_before
-        if name not in set(names_now)
-    ]
-    lines += [f"{name} is a new input" for name in names_now if name not in set(names_before)]
+    known = {item.name: item for item in before.inputs}
+    still = set(names_now)
+    lines += [f"{name} is no longer among the inputs" for name in names_before if name not in still]
+    lines += [f"{name} is a new input" for name in names_now if name not in known]
     if not lines and names_before != names_now:
         lines.append("the inputs come in another order")
-    known = {item.name: item for item in before.inputs}
     lines += [
         _changed(known[item.name], item)
         for item in now.inputs

@@ -182,6 +182,12 @@ def _encode_all(run: ShardRun, prepared: Prepared, watch: Watch, listen: Listene
         except LowtideError:
             run.checkpoint()
             raise
+        except MemoryError as cause:
+            run.checkpoint()
+            raise DataError(
+                f"an allocation beyond the budget was refused ({cause or 'out of memory'})",
+                remedy="pass a larger `--memory`; the same command goes on where it was",
+            ) from cause
     if not run.counts.documents:
         raise DataError(
             "the inputs hold no text at all",
