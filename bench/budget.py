@@ -62,9 +62,7 @@ def front_of_parquet(corpus: Path, folder: Path) -> Path:
     source = pq.ParquetFile(corpus / "corpus.parquet")
     path = folder / "front.parquet"
     size = 0
-    with pq.ParquetWriter(
-        path, source.schema_arrow, compression="zstd", write_batch_size=64
-    ) as writer:
+    with pq.ParquetWriter(path, source.schema_arrow, compression="zstd") as writer:
         for group in range(source.num_row_groups):
             table = source.read_row_group(group)
             writer.write_table(table)
@@ -105,7 +103,7 @@ def one_row_group(corpus: Path, folder: Path) -> Path:
             if size > 500_000_000:
                 break
     table = pa.table({"text": pa.array(rows, pa.large_string())})
-    pq.write_table(table, path, row_group_size=len(rows), write_batch_size=64, compression="zstd")
+    pq.write_table(table, path, row_group_size=len(rows), compression="zstd")
     assert pq.ParquetFile(path).num_row_groups == 1
     return path
 

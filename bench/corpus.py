@@ -2,10 +2,10 @@
 
     python bench/corpus.py --out /tmp/corpus --megabytes 1000 --from /usr/src/linux-source-6.1.tar.xz
 
-Documents are the text files of up to 2 MiB of a tarball or folder, each once, shuffled with a fixed seed:
-the front of the corpus is like the whole. All of them are held in memory for that. Debian's package
-`linux-source-6.1` holds such a tarball. Without `--from` it takes the sources of the installed Python
-packages and of /usr, which may be less than what was asked for; it says how much it found.
+Documents are the text files of a tarball or folder, long ones cut into documents of up to 64 KiB, shuffled
+with a fixed seed: the front of the corpus is like the whole. All of them are held in memory for that.
+Debian's package `linux-source-6.1` holds such a tarball. Without `--from` it takes the sources of
+the installed Python packages and of /usr, which may be less than what was asked for; it says how much it found.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 SEPARATOR = "<|endoftext|>"
-LONGEST_BYTES = 2 << 20
+LONGEST_CHARACTERS = 64 << 10
 _SUFFIXES = (".py", ".c", ".h", ".rst", ".txt", ".md", ".pl", ".sh", ".js", ".html", ".rs")
 
 
@@ -51,8 +51,17 @@ def _as_text(data: bytes) -> Iterator[str]:
         text = data.decode()
     except UnicodeDecodeError:
         return
-    if 100 < len(data) <= LONGEST_BYTES and SEPARATOR not in text:
-        yield text
+    if len(text) < 100 or SEPARATOR in text:
+        return
+    part: list[str] = []
+    size = 0
+    for line in text.splitlines(keepends=True):
+        if size + len(line) > LONGEST_CHARACTERS and part:
+            yield "".join(part)
+            part, size = [], 0
+        part.append(line)
+        size += len(line)
+    yield "".join(part)
 
 
 def write(out: Path, source: Path | None, most_bytes: int) -> int:
@@ -64,9 +73,7 @@ def write(out: Path, source: Path | None, most_bytes: int) -> int:
     with (
         (out / "corpus.txt").open("w", encoding="utf-8", newline="") as text_file,
         (out / "corpus.jsonl").open("w", encoding="utf-8", newline="") as jsonl,
-        pq.ParquetWriter(
-            out / "corpus.parquet", schema, compression="zstd", write_batch_size=64
-        ) as parquet,
+        pq.ParquetWriter(out / "corpus.parquet", schema, compression="zstd") as parquet,
     ):
         for text in _shuffled(documents(source)):
             text_file.write(text + SEPARATOR)

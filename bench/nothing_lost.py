@@ -38,10 +38,10 @@ from bench.jobs import (
     stored_tokens,
 )
 
-TEXT_BYTES = 20_000_000
-SHARD_TOKENS = 1_000_000
-"""More than two of the largest blocks (1 MiB): only then can half a shard be the most at risk."""
-_POLL_SECONDS = 0.0005
+TEXT_BYTES = 120_000_000
+SHARD_TOKENS = 1_200_000
+"""More than two of the largest blocks (1 MiB, up to half a million tokens of source code)."""
+_POLL_SECONDS = 0.0002
 
 Wait = Callable[[subprocess.Popen[bytes]], None]
 
@@ -84,7 +84,7 @@ class Campaign:
         """
         done = 0
         while done < most:
-            ended = self._start_and_send(number, self._choose_moment())
+            ended = self._start_and_send(number, self._choose_moment(number))
             if ended is None:
                 break
             self._check(number, ended)
@@ -147,32 +147,45 @@ class Campaign:
         self.phases[phase] += 1
         self.outcomes[f"{number.name} exit {code}"] += 1
 
-    def _choose_moment(self) -> Wait:
-        """Half anywhere in the run; the rest where time is short and much happens."""
-        anywhere = self.random.uniform(0, 1.1 * self.seconds)
-        kind = self.random.choices(("anywhere", "start", "checkpoint", "seal"), (50, 15, 20, 15))[0]
+    def _choose_moment(self, number: signal.Signals) -> Wait:
+        """Half of the kills anywhere in the run, half where time is short and much happens."""
+        anywhere = self.random.uniform(0, 1.05 * self.seconds)
+        kinds = ("anywhere", "start", "write", "name", "seal")
+        kind = self.random.choices(kinds, (50, 10, 10, 15, 15))[0]
+        skipped, delay = self.random.randrange(20), self.random.uniform(0, 0.02)
+        if kind == "anywhere" or number == signal.SIGTERM:
+            return lambda process: _sleep(process, anywhere)
         if kind == "start":
-            return lambda process: _sleep(process, anywhere / 5)
-        if kind == "checkpoint":
-            skipped, delay = self.random.randrange(12), self.random.uniform(0, 0.02)
-            return lambda process: self._wait_for_checkpoint(process, skipped, delay)
-        if kind == "seal":
-            delay = self.random.uniform(0, 0.06)
-            return lambda process: self._wait_for_seal(process, delay)
-        return lambda process: _sleep(process, anywhere)
+            return lambda process: _sleep(process, anywhere / 4)
+        if kind == "write":
+            return lambda process: self._wait_for_write(process, skipped)
+        if kind == "name":
+            return lambda process: self._wait_for_checkpoint(process, skipped, delay / 20)
+        return lambda process: self._wait_for_seal(process, delay)
+
+    def _wait_for_write(self, process: subprocess.Popen[bytes], skipped: int) -> None:
+        """Until a checkpoint is being written, after some others."""
+        writing = False
+        while process.poll() is None:
+            was, writing = writing, any((self.out / ".lowtide").glob(".*.tmp"))
+            skipped -= writing and not was
+            if skipped < 0:
+                return
+            time.sleep(_POLL_SECONDS)
 
     def _wait_for_checkpoint(
         self, process: subprocess.Popen[bytes], skipped: int, delay: float
     ) -> None:
+        """Until a checkpoint was stored, after some others: now its shards get their names."""
         path = self.out / ".lowtide" / "progress.json"
         seen = _inode(path)
         while process.poll() is None:
             now = _inode(path)
-            if now != seen:
-                seen, skipped = now, skipped - 1
-                if skipped < 0:
-                    _sleep(process, delay)
-                    return
+            skipped -= now != seen
+            seen = now
+            if skipped < 0:
+                _sleep(process, delay)
+                return
             time.sleep(_POLL_SECONDS)
 
     def _wait_for_seal(self, process: subprocess.Popen[bytes], delay: float) -> None:

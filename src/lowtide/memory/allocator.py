@@ -14,8 +14,8 @@ from lowtide.units import MIB
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGE_BYTES = 6 * MIB
-"""Above the buffers of a block (4 MiB of ids), which must be reused: fresh pages cost 18 × a warm copy."""
-_KEPT_BYTES = 16 * MIB
+"""Above the buffers of a block (2 MiB of ids), which must be reused: fresh pages cost 18 × a warm copy."""
+_KEPT_BYTES = 8 * MIB
 
 
 def return_large_pieces() -> bool:

@@ -61,32 +61,27 @@ class _Seat:
 class BlockEncoder:
     """The threads and their encoders.
 
-    Encoders grow with the words they meet. Each is renewed after as much text as its share of the budget
-    usually carries, and all of them when measured memory passes the line: text may be unusual.
+    Encoders grow with the words they meet, so each is renewed after as much text as its share of the budget
+    usually carries. When measured growth passes the line before that, the one that has met the most text is
+    renewed: they take turns, and a renewal (0.1 s) stays rare.
     """
 
-    def __init__(
-        self, recipe: Recipe, allowances: Allowances, first: Encoder, *, foreign_bytes: int = 0
-    ) -> None:
+    def __init__(self, recipe: Recipe, allowances: Allowances, first: Encoder) -> None:
         self._recipe = recipe
-        self._foreign_bytes = foreign_bytes
         self._allowances = allowances
         self._generation = 0
+        others = [Encoder(recipe.encode) for _ in range(allowances.workers - 1)]
+        self._seats = [_Seat(encoder) for encoder in (first, *others)]
         self._idle: SimpleQueue[_Seat] = SimpleQueue()
-        self._idle.put(_Seat(first))
-        for _ in range(allowances.workers - 1):
-            self._idle.put(_Seat(Encoder(recipe.encode)))
+        for seat in self._seats:
+            self._idle.put(seat)
+        self._bytes_when_made = _own_bytes()
 
     def encode_in_order(self, blocks: Iterator[Block], *, continues: bool) -> Iterator[EncodedRun]:
         """One run for each block, in order; two blocks more than there are workers are under way.
 
         `continues` says whether the first block opens inside a document.
         """
-        if self._allowances.workers == 1:
-            for block in blocks:
-                yield self._encode_alone(block, continues)
-                continues = block.after.within > 0
-            return
         with ExitStack() as stack:
             pool = ThreadPoolExecutor(self._allowances.workers, thread_name_prefix="encode")
             stack.callback(pool.shutdown, wait=True, cancel_futures=True)
@@ -152,13 +147,21 @@ class BlockEncoder:
         """Before a block, by the thread that will encode it: later may be too late."""
         due = seat.generation != self._generation
         due = due or seat.encoded_bytes > self._allowances.renew_after_bytes
-        if due or (seat.encoded_bytes > _LEAST_RENEWED_BYTES and self._is_above_line()):
+        if due or (self._is_oldest(seat) and self._has_grown()):
             seat.encoder.renew(give_back)
             seat.generation, seat.encoded_bytes = self._generation, 0
 
-    def _is_above_line(self) -> bool:
-        own_bytes = private_bytes() - self._foreign_bytes - arrow_bytes()
-        return own_bytes > self._allowances.renew_above_bytes
+    def _is_oldest(self, seat: _Seat) -> bool:
+        most_bytes = max(other.encoded_bytes for other in self._seats)
+        return seat.encoded_bytes >= max(most_bytes, _LEAST_RENEWED_BYTES)
+
+    def _has_grown(self) -> bool:
+        return _own_bytes() - self._bytes_when_made > self._allowances.growth_bytes
+
+
+def _own_bytes() -> int:
+    """Private memory without what the reader holds through Arrow."""
+    return private_bytes() - arrow_bytes()
 
 
 def _drain(waiting: deque[Future[EncodedRun]]) -> Iterator[EncodedRun]:

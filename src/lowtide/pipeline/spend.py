@@ -15,11 +15,14 @@ from lowtide.tokenizer.encode import (
 from lowtide.tokenizer.vocabulary import Vocabulary
 from lowtide.units import KIB, MIB, format_bytes, round_up_to_mib
 
-_BLOCK_SIZES = (1024 * KIB, 512 * KIB, 256 * KIB)
+_BLOCK_SIZES = (512 * KIB, 256 * KIB)
 _LIBRARIES_BYTES = 48 * MIB
 """Interpreter, numpy, pyarrow and the terminal's libraries: 37 to 45 MiB were measured."""
 _WRITER_BYTES = 8 * MIB
-_LEAST_CACHE_BYTES = 16 * MIB
+_SLACK_SHARE = 20
+"""Of what all parts need, so much more is kept free: allocators round up."""
+_LEAST_CACHE_BYTES = 24 * MIB
+"""With less, an encoder must be renewed so often that a second worker would bring nothing."""
 _MOST_CACHE_BYTES = 96 * MIB
 _CACHE_COPIES = 3
 """A table of words that is full doubles: for a moment the old one and the new one are both there."""
@@ -58,19 +61,16 @@ class Allowances:
 
     @property
     def renew_after_bytes(self) -> int:
-        """Text after which an encoder has usually filled its share: source code grew it by a third of that."""
-        return 3 * self.cache_bytes
+        """Text after which an encoder is renewed in any case: source code fills its share with so much."""
+        return 10 * self.cache_bytes
 
     @property
-    def renew_above_bytes(self) -> int:
-        """Private memory, the reader's apart, above which an encoder gives its cache back.
+    def growth_bytes(self) -> int:
+        """How far memory may grow after the encoders were made, the reader's apart, before one is renewed.
 
-        From here a table may still double: that is what the rest of its share is for.
+        From here a table may still double: that is what the rest of the caches' share is for.
         """
-        resting = self.workers * self.cache_bytes
-        return resting + sum(
-            size for name, size in self.needs.items() if name not in ("encoder caches", "reader")
-        )
+        return self.needs["blocks"] + self.needs["shard writers"] + self.workers * self.cache_bytes
 
 
 def spend(budget: Budget, vocabulary: Vocabulary, *, workers: int, reads_rows: bool) -> Allowances:
@@ -100,7 +100,7 @@ def _needs(
     vocabulary: Vocabulary, workers: int, block_bytes: int, reads_rows: bool
 ) -> dict[str, int]:
     waiting = workers + 2
-    return {
+    needs = {
         "interpreter and libraries": _LIBRARIES_BYTES,
         "encoders": workers * encoder_bytes(vocabulary),
         "encoder caches": workers * _cache_share(vocabulary, _LEAST_CACHE_BYTES),
@@ -108,6 +108,7 @@ def _needs(
         "reader": _ROW_READER_BYTES if reads_rows else _TEXT_READER_BYTES,
         "shard writers": _WRITER_BYTES,
     }
+    return needs | {"slack": sum(needs.values()) // _SLACK_SHARE}
 
 
 def _cache_share(vocabulary: Vocabulary, cache_bytes: int) -> int:
@@ -122,11 +123,10 @@ def _with_rest(
     workers: int,
     block_bytes: int,
 ) -> Allowances:
-    """Of what is left, a reader of rows gets the most: its limits are what people run into. One huge
-    document may use all of it and the caches too: they are given back first."""
+    """Of what is left, the reader gets the most: its limits are what people run into. One huge document
+    may use all of it and the caches too: they are given back first."""
     rest = budget.total_bytes - sum(needs.values())
-    for_caches = rest // 4 if needs["reader"] == _ROW_READER_BYTES else rest
-    more = for_caches // workers // _CACHE_COPIES
+    more = rest // 4 // workers // _CACHE_COPIES
     cache_bytes = min(_LEAST_CACHE_BYTES + more, _MOST_CACHE_BYTES)
     caches = max(needs["encoder caches"], workers * _cache_share(vocabulary, cache_bytes))
     reader = needs["reader"] + rest - (caches - needs["encoder caches"])

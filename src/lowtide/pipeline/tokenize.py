@@ -215,9 +215,7 @@ def _make_encoder(
         checked = check_agreement(encoder, prepared.recipe.encode, first.text)
         give_back()
         listen(Note(text=f"ids equal the reference's on {format_bytes(checked)} of this input"))
-    return BlockEncoder(
-        prepared.recipe, prepared.allowances, encoder, foreign_bytes=prepared.foreign_bytes
-    )
+    return BlockEncoder(prepared.recipe, prepared.allowances, encoder)
 
 
 def _peek(blocks: Iterator[Block]) -> tuple[Block | None, Iterator[Block]]:

@@ -150,7 +150,7 @@ def _choose_batch_rows(file: pq.ParquetFile, group: int, part: Part, settings: R
     start, end, compression = _column_span(file, group, settings.column)
     with part.file.path.open("rb") as stored:
         for page in walk_pages(stored, start, end):
-            shared = page.value_count >= _SHARING_ROWS and not page.is_dictionary
+            shared = page.value_count >= _SHARING_ROWS
             if page.size_bytes > (limit_bytes * 5 // 2 if shared else limit_bytes):
                 name = f"{part.file.path}: a page of row group {group}, at rows of {settings.column!r},"
                 raise too_large(name, page.size_bytes, limit_bytes)
