@@ -38,6 +38,21 @@ def _merge_below(token: bytes, limit: int, ranks: dict[bytes, int]) -> list[byte
     return parts
 
 
+def added_token(
+    content: str, token_id: int, *, special: bool = False, normalized: bool = False
+) -> Json:
+    """An entry of `added_tokens`."""
+    return {
+        "id": token_id,
+        "content": content,
+        "single_word": False,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": normalized,
+        "special": special,
+    }
+
+
 def tokenizer_json(*, pattern: str | None = None, added: list[Json] | None = None) -> Json:
     """GPT-2's tokens as Hugging Face writes them; `pattern` replaces ByteLevel's own."""
     vocabulary = load_vocabulary("gpt2")
@@ -59,15 +74,7 @@ def tokenizer_json(*, pattern: str | None = None, added: list[Json] | None = Non
         "behavior": "Isolated",
         "invert": False,
     }
-    end_of_text: Json = {
-        "id": 50256,
-        "content": "<|endoftext|>",
-        "single_word": False,
-        "lstrip": False,
-        "rstrip": False,
-        "normalized": False,
-        "special": True,
-    }
+    end_of_text = added_token("<|endoftext|>", 50256, special=True)
     return {
         "version": "1.0",
         "truncation": None,

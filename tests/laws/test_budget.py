@@ -51,7 +51,7 @@ def write_kind(kind: str, path: Path, documents: list[str]) -> None:
         path.write_text("".join(json.dumps({"text": d}) + "\n" for d in documents))
     else:
         table = pa.table({"text": documents})
-        pq.write_table(table, path, row_group_size=len(documents))
+        pq.write_table(table, path, row_group_size=500)
 
 
 @pytest.mark.cgroup

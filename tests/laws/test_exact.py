@@ -16,7 +16,7 @@ from lowtide import TokenizeSettings
 from lowtide.pipeline.encode_blocks import BlockEncoder
 from lowtide.pipeline.prepare import Prepared, prepare
 from lowtide.pipeline.settings import make_settings
-from lowtide.source.find_inputs import default_delimiter
+from lowtide.source.separators import default_delimiter
 from lowtide.source.stream import Cursor, read_blocks
 from lowtide.tokenizer.encode import Encoder, EncodeSettings
 from lowtide.tokenizer.reference import ReferenceEncoder, make_reference

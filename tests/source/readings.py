@@ -13,8 +13,9 @@ import pyarrow.parquet as pq
 import zstandard
 
 from lowtide.source.blocks import LISTED_BAD_ROWS
-from lowtide.source.find_inputs import InputFile, default_delimiter, find_inputs
+from lowtide.source.find_inputs import InputFile, find_inputs
 from lowtide.source.safe_cuts import CutRule
+from lowtide.source.separators import default_delimiter
 from lowtide.source.stream import (
     FIRST_PIECE_BYTES,
     BadRow,
@@ -25,7 +26,7 @@ from lowtide.source.stream import (
 )
 from lowtide.units import MIB
 
-MARK = b"\x00<|lowtide-document|>\x00"
+MARK = b"\x00<|lowtide-document|>"
 START = Cursor(file=0, position=0)
 BLOCK_SIZES = (64, 1000, 70_000, MIB)
 

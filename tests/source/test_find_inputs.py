@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from lowtide.errors import UsageError
-from lowtide.source.find_inputs import InputKind, default_delimiter, find_inputs
+from lowtide.source.find_inputs import InputKind, find_inputs
+from lowtide.source.separators import default_delimiter
 
 
 def make(folder: Path, *names: str, content: bytes = b"text") -> None:

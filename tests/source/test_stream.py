@@ -10,8 +10,9 @@ import tiktoken_ext.openai_public as openai_public
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lowtide.source.find_inputs import default_delimiter, find_inputs
+from lowtide.source.find_inputs import find_inputs
 from lowtide.source.safe_cuts import CutRule
+from lowtide.source.separators import default_delimiter
 from lowtide.source.stream import Cursor
 from tests.source.readings import (
     MARK,

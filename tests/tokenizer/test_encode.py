@@ -10,13 +10,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import DataError
+from lowtide.source.separators import MARKER, overlaps_itself
 from lowtide.tokenizer.encode import Encoder, EncodeSettings
 from lowtide.tokenizer.reference import ReferenceEncoder, make_reference
 from lowtide.tokenizer.vocabulary import Vocabulary, from_json
 from tests.conftest import TOKENIZERS
-from tests.tokenizer_json import tokenizer_json
+from tests.tokenizer_json import added_token, tokenizer_json
 
-MARK = b"\x00<|lowtide-document|>\x00"
+MARK = b"\x00<|lowtide-document|>"
 STRANGE = {
     "code": "def f(x):\n\treturn {k: v for k, v in x.items()}  # it's 100%\n" * 40,
     "crlf": "one\r\ntwo\r\n\r\n three \r\n",
@@ -155,3 +156,51 @@ def test_a_pattern_that_asks_for_punctuation_runs_on_the_reference() -> None:
     got = encoder.encode(b"Hello, world" + MARK + b"again" + MARK, document_count=2)
     reference = make_reference(vocabulary, "text")
     assert np.array_equal(got.ids[: got.ends[0]], reference.encode(b"Hello, world"))
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"added": [added_token("a>", 50258), added_token("<a>", 50259, special=True)]}, "x<a>y"),
+        (
+            {"added": [added_token("b c", 50257), added_token("a b", 50258, normalized=True)]},
+            "a b c",
+        ),
+        ({"end_of_word_suffix": "</w>"}, "plain words"),
+        ({"pre_tokenizer": None}, "plain words here"),
+    ],
+    ids=["overlapping", "mixed order", "word suffix", "no pattern"],
+)
+def test_what_gigatoken_would_read_differently_runs_on_the_reference(
+    change: dict[str, object], text: str
+) -> None:
+    made = tokenizer_json(added=change.pop("added", None))  # type: ignore[arg-type]
+    made["model"] |= {k: v for k, v in change.items() if k != "pre_tokenizer"}  # type: ignore[operator]
+    made |= {k: v for k, v in change.items() if k == "pre_tokenizer"}
+    vocabulary = from_json(json.dumps(made).encode(), name="mine")
+    encoder = Encoder(EncodeSettings(vocabulary=vocabulary, delimiter=MARK))
+    got = encoder.encode(text.encode(), document_count=0).ids
+    assert np.array_equal(got, make_reference(vocabulary, "text").encode(text.encode()))
+
+
+def test_the_private_mark_cannot_arise_at_a_documents_end() -> None:
+    assert not overlaps_itself(MARKER)
+
+
+def test_a_separator_with_a_special_token_in_it_is_no_special_token_in_text(
+    vocabularies: dict[str, Vocabulary],
+) -> None:
+    settings = EncodeSettings(
+        vocabulary=vocabularies["gpt2"], delimiter=b"<|endoftext|>\n", special_in_text="fail"
+    )
+    encoded = Encoder(settings).encode(b"one<|endoftext|>\ntwo<|endoftext|>\n", document_count=2)
+    assert len(encoded.ends) == 2
+
+
+def test_a_separator_that_a_tokenizer_json_knows_ends_documents() -> None:
+    vocabulary = from_json(json.dumps(tokenizer_json()).encode(), name="mine")
+    settings = EncodeSettings(
+        vocabulary=vocabulary, delimiter=b"<|endoftext|>", special_in_text="token"
+    )
+    encoded = Encoder(settings).encode(b"one<|endoftext|>two<|endoftext|>", document_count=2)
+    assert encoded.ids.tolist() == [505, 50257, 11545, 50257]

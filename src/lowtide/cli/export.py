@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     "--shard-tokens", type=COUNT, default="100M", show_default=True, help="Tokens in a full shard."
 )
 @click.option(
-    "--eot", type=EOT, help="Move the end-of-text token.  [default: as it is; start for llmc]"
+    "--eot", type=EOT, help="Move the end-of-text token.  [default: where its readers expect it]"
 )
 @click.option("--tokenizer", help="Tokenizer of a peer's files, which do not name it.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")

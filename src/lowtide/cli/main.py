@@ -43,7 +43,9 @@ def main(arguments: list[str] | None = None) -> None:
 def _run(arguments: list[str]) -> int:
     try:
         code = cli.main(arguments, prog_name="lowtide", standalone_mode=False)
-    except (Exception, KeyboardInterrupt) as error:  # noqa: BLE001 - the last to hear of it
+    except SystemExit:
+        raise
+    except BaseException as error:  # noqa: BLE001 - the last to hear of it; a Rust panic is no Exception
         if "--debug" in arguments:
             import traceback
 
@@ -69,8 +71,13 @@ def _tell(error: BaseException) -> int:
     else:
         problem = f"{type(error).__name__}: {error}"
         remedy = "this is a fault of lowtide; run it with `--debug` and report what that prints"
-    click.echo(f"error: {problem}\nhint: {remedy}", err=True)
+    click.echo(f"error: {_printable(problem)}\nhint: {_printable(remedy)}", err=True)
     return code
+
+
+def _printable(text: str) -> str:
+    """The text without control characters: a file's name must not steer the terminal."""
+    return "".join(c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _is_bare_call(error: click.ClickException) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from lowtide.errors import DoesNotFitError, UsageError
 from lowtide.memory.budget import Budget
+from lowtide.pipeline.folder import check_folder
 from lowtide.pipeline.prepare import Prepared, prepare
 from lowtide.pipeline.settings import TokenizeSettings
 from lowtide.source.find_inputs import InputKind
@@ -87,7 +88,8 @@ def estimate(
     """Predict a run from a few hundred KiB; refuse (exit 3) what cannot fit on the disk."""
     started = time.perf_counter()
     _refuse_stdin(inputs)
-    prepared = prepare(inputs, settings, memory=memory, workers=workers)
+    check_folder(Path(out))
+    prepared = prepare(inputs, settings, out=Path(out), memory=memory, workers=workers)
     encoder = Encoder(prepared.recipe.encode)
     start_seconds = time.perf_counter() - started
     read = replace(prepared.read, block_bytes=_SAMPLE_BYTES, tail=None)

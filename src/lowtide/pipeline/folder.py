@@ -5,12 +5,21 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from lowtide.errors import UsageError, VerificationError
-from lowtide.pipeline.job import PROGRESS_NAME
-from lowtide.shards.layout import MANIFEST_NAME, SPLITS, WORK_FOLDER, documents_name
+from lowtide.pipeline.job import JOB_NAME, PROGRESS_NAME, load_job, load_progress
+from lowtide.shards.export import EXPORT_PROGRESS_NAME
+from lowtide.shards.layout import (
+    MANIFEST_NAME,
+    SPLITS,
+    WORK_FOLDER,
+    ShardLayout,
+    companion_name,
+    documents_name,
+    shard_number,
+)
 from lowtide.shards.manifest import file_names, read_manifest
 from lowtide.storage.publish import remove_leftovers, storage_errors, sync_folder
 
@@ -18,19 +27,35 @@ STOP_NAME = ".stop"
 _LOCK_NAME = "lock"
 
 
+def check_folder(folder: Path) -> None:
+    """Refuse a folder that is none, or that holds other things; nothing is changed."""
+    with storage_errors(folder, doing="read"):
+        if not folder.exists():
+            return
+        if not folder.is_dir():
+            raise UsageError(f"{folder} is a file", remedy="pass a folder as `--out`")
+        names = {entry.name for entry in folder.iterdir()} - {STOP_NAME}
+        work = folder / WORK_FOLDER
+        if names and MANIFEST_NAME not in names and WORK_FOLDER not in names:
+            other = min(names)
+        elif work.is_symlink():
+            other = f"{WORK_FOLDER}, which is a link"
+        elif (work / EXPORT_PROGRESS_NAME).exists():
+            other = "an unfinished export"
+        else:
+            return
+    raise UsageError(
+        f"{folder} already holds something else, such as {other}",
+        remedy="pass a new or empty folder as `--out`",
+    )
+
+
 def make_folder(folder: Path) -> None:
     """The folder and its work folder exist afterwards; one that holds other things is refused."""
+    check_folder(folder)
     with storage_errors(folder):
-        if folder.exists() and not folder.is_dir():
-            raise UsageError(f"{folder} is a file", remedy="pass a folder as `--out`")
         missing = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
-        names = {entry.name for entry in folder.iterdir()} - {STOP_NAME}
-        if names and MANIFEST_NAME not in names and WORK_FOLDER not in names:
-            raise UsageError(
-                f"{folder} already holds something else, such as {min(names)}",
-                remedy="pass a new or empty folder as `--out`",
-            )
         (folder / WORK_FOLDER).mkdir(exist_ok=True)
     sync_folder(folder)
     for path in missing:
@@ -44,7 +69,7 @@ def hold_lock(folder: Path) -> Iterator[None]:
     with storage_errors(path):
         file = path.open("a+b")
     try:
-        if not _try_lock(file.fileno()):
+        if not (_try_lock(file.fileno()) and _is_at(path, file.fileno())):
             raise UsageError(
                 f"another run is writing into {folder}",
                 remedy="wait for it, stop it, or pass another `--out`",
@@ -59,6 +84,14 @@ def remove_killed_writes(folder: Path) -> None:
     """Clear away what a run was writing when it was killed. For the holder of the lock: else it is in use."""
     remove_leftovers(folder / WORK_FOLDER)
     remove_leftovers(folder)
+
+
+def _is_at(path: Path, descriptor: int) -> bool:
+    """Whether the open file still has its name: a run that just ended may have removed it."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except OSError:
+        return False
 
 
 def _try_lock(descriptor: int) -> bool:
@@ -76,11 +109,11 @@ def _try_lock(descriptor: int) -> bool:
     return True
 
 
-def empty_folder(folder: Path) -> None:
+def empty_folder(folder: Path, layout: ShardLayout) -> None:
     """`--restart`: remove what lowtide made here and nothing else; what promises shards goes first."""
     work = folder / WORK_FOLDER
     with storage_errors(folder):
-        names = _own_names(folder)
+        names = _own_names(folder, layout)
         (folder / MANIFEST_NAME).unlink(missing_ok=True)
         (work / PROGRESS_NAME).unlink(missing_ok=True)
         sync_folder(folder)
@@ -88,31 +121,53 @@ def empty_folder(folder: Path) -> None:
         for name in names:
             (folder / name).unlink(missing_ok=True)
         for entry in list(work.iterdir()):
-            if entry.name != _LOCK_NAME:
+            if entry.name == JOB_NAME or entry.name.endswith(".partial"):
                 entry.unlink()
     sync_folder(folder)
 
 
-def _own_names(folder: Path) -> set[str]:
-    own = {documents_name(split) for split in SPLITS}
-    try:
-        own |= set(file_names(read_manifest(folder)))
-    except VerificationError:
-        pass  # unfinished or damaged: the names that our writers give must do
-    for entry in folder.iterdir():
-        stem, _, suffix = entry.name.partition(".")
-        split, _, number = stem.partition("_")
-        numbered = len(number) == 6 and number.isdigit() and suffix in ("npy", "bin")
-        single = not number and suffix in ("bin", "idx")
-        if split in SPLITS and (numbered or single):
-            own.add(entry.name)
+def _own_names(folder: Path, layout: ShardLayout) -> set[str]:
+    """The files that a manifest or a checkpoint here promises: ours, whatever else lies beside them.
+
+    Of a manifest that cannot be read any more, those that a run with this layout would write.
+    """
+    own: set[str] = set()
+    if (folder / MANIFEST_NAME).exists():
+        try:
+            manifest = read_manifest(folder)
+            own |= set(file_names(manifest))
+            layout = manifest.layout
+        except VerificationError:
+            own |= {
+                entry.name for entry in folder.iterdir() if _is_called_like_ours(entry.name, layout)
+            }
+        own |= {name for split in SPLITS if (name := companion_name(layout, split))}
+    job, progress = load_job(folder), load_progress(folder)
+    if job is None or progress is None:
+        return own
+    for mark in (progress.train, progress.val):
+        own |= {record.name for record in (*mark.finished, mark.open, mark.index) if record}
+        if job.settings.format == "megatron":
+            own.add(f"{mark.split}.idx")
     return own
+
+
+def _is_called_like_ours(name: str, layout: ShardLayout) -> bool:
+    shards = any(shard_number(layout, split, name) is not None for split in SPLITS)
+    return shards or name in {documents_name(split) for split in SPLITS}
 
 
 def finish_folder(folder: Path) -> None:
     """After the manifest stands, the work folder is not needed, and a `.stop` came too late."""
     take_stop_file(folder)
     shutil.rmtree(folder / WORK_FOLDER, ignore_errors=True)
+
+
+def abandon_folder(folder: Path) -> None:
+    """After an error before the first token: as if the run had never been, for all that is ours."""
+    finish_folder(folder)
+    with suppress(OSError):  # it holds something, and so it stays
+        folder.rmdir()
 
 
 def take_stop_file(folder: Path) -> bool:

@@ -13,7 +13,7 @@ from typing import TypeVar
 
 import msgspec
 
-from lowtide.errors import UsageError, VerificationError
+from lowtide.errors import DataError, UsageError, VerificationError
 from lowtide.pipeline.settings import TokenizeSettings
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.shards.manifest import DatasetManifest
@@ -25,7 +25,6 @@ from lowtide.storage.sealed_json import read_sealed, write_sealed
 
 JOB_NAME = "job.json"
 PROGRESS_NAME = "progress.json"
-LISTED_BAD_ROWS = 100
 _SHOWN_DIFFERENCES = 8
 _T = TypeVar("_T")
 
@@ -163,6 +162,19 @@ def refuse_changes(before: Job, now: Job, folder: Path) -> None:
         remedy="run with the settings and inputs of before to go on, pass `--restart` to begin again, "
         "or choose another `--out`",
     )
+
+
+def refuse_written_inputs(inputs: Sequence[JobInput]) -> None:
+    """A DataError if an input was written to while it was read: the tokens may be of two versions of it."""
+    for item in inputs:
+        if item.name == "-":
+            continue
+        now = Path(item.name).stat()
+        if (now.st_size, now.st_mtime_ns) != (item.size_bytes, item.modified_ns):
+            raise DataError(
+                f"{item.name} was written to while it was read",
+                remedy="let whatever writes it finish, then pass `--restart`",
+            )
 
 
 def list_differences(before: Job, now: Job) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from lowtide.errors import UsageError
 from lowtide.memory.budget import Budget, choose_budget
@@ -15,10 +16,12 @@ from lowtide.pipeline.settings import TokenizeSettings, check_settings
 from lowtide.pipeline.spend import Allowances, foreign_bytes, spend
 from lowtide.shards.layout import ShardLayout
 from lowtide.source.extent import find_tail
-from lowtide.source.find_inputs import InputFile, InputKind, default_delimiter, find_inputs
+from lowtide.source.find_inputs import InputFile, InputKind, find_inputs
 from lowtide.source.safe_cuts import CutRule
+from lowtide.source.separators import default_delimiter
 from lowtide.source.stream import ReadSettings
 from lowtide.tokenizer.encode import EncodeSettings
+from lowtide.tokenizer.hugging_face import overlap
 from lowtide.tokenizer.vocabulary import Vocabulary, load_vocabulary
 
 
@@ -52,10 +55,14 @@ def prepare(
     inputs: Sequence[str],
     settings: TokenizeSettings,
     *,
+    out: Path | None = None,
     memory: Budget | str | None = None,
     workers: int | None = None,
 ) -> Prepared:
-    """Find, load and decide; refuse what cannot work. Reads footers and sizes, no text."""
+    """Find, load and decide; refuse what cannot work. Reads footers and sizes, no text.
+
+    What lies in the folder `out` is no input, even if a glob matches it.
+    """
     check_settings(settings)
     budget = memory if isinstance(memory, Budget) else choose_budget(memory, machine_limit())
     vocabulary = load_vocabulary(settings.tokenizer)
@@ -65,14 +72,14 @@ def prepare(
         vocabulary_size=vocabulary.size,
         shard_tokens=settings.shard_tokens,
     )
-    found = find_inputs(inputs)
+    found = find_inputs(inputs, leave_out=out)
     allowances = spend(
         budget,
         vocabulary,
         workers=choose_workers(workers),
         reads_rows=any(item.kind is not InputKind.TEXT for item in found),
     )
-    delimiter = choose_delimiter(found, settings.separator)
+    delimiter = choose_delimiter(found, settings, vocabulary)
     by_hash = settings.split == "hash"
     return Prepared(
         settings=settings,
@@ -115,10 +122,21 @@ def choose_workers(wanted: int | None) -> int:
     return cores if wanted is None else min(wanted, cores * 4)
 
 
-def choose_delimiter(inputs: Sequence[InputFile], separator: str) -> bytes:
-    """The separator itself where it already stands between documents; a private mark elsewhere."""
+def choose_delimiter(
+    inputs: Sequence[InputFile], settings: TokenizeSettings, vocabulary: Vocabulary
+) -> bytes:
+    """The separator itself where it already stands between documents; a private mark elsewhere.
+
+    Elsewhere: in rows, and where a token that is looked for in the text could share bytes with it.
+    """
     only_text = all(item.kind is InputKind.TEXT for item in inputs)
-    return default_delimiter(separator if only_text else "file")
+    delimiter = default_delimiter(settings.separator if only_text else "file")
+    sought = set(vocabulary.added_tokens)
+    if settings.special_in_text == "token":
+        sought |= set(vocabulary.special_tokens)
+    text = delimiter.decode()
+    shared = any(overlap(text, token) or overlap(token, text) for token in sought if token != text)
+    return default_delimiter("file") if shared else delimiter
 
 
 def choose_cut_rule(vocabulary: Vocabulary, settings: TokenizeSettings) -> CutRule:

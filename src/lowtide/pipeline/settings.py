@@ -11,9 +11,9 @@ import msgspec
 
 from lowtide.errors import UsageError
 from lowtide.shards.layout import Format, Placement
+from lowtide.source.blocks import BadText
 from lowtide.tokenizer.reference import SpecialInText
 
-BadText = Literal["fail", "replace", "skip"]
 SplitRule = Literal["hash", "tail"]
 
 

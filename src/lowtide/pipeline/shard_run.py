@@ -10,7 +10,6 @@ from lowtide import __version__
 from lowtide.pipeline.arrange import split_documents
 from lowtide.pipeline.encode_blocks import EncodedRun
 from lowtide.pipeline.job import (
-    LISTED_BAD_ROWS,
     Counts,
     JobInput,
     Progress,
@@ -27,6 +26,7 @@ from lowtide.shards.manifest import (
     write_manifest,
 )
 from lowtide.shards.write import SplitWriter, verify_finished
+from lowtide.source.blocks import LISTED_BAD_ROWS
 from lowtide.source.stream import Block, Cursor
 
 
@@ -55,6 +55,7 @@ class ShardRun:
         self._full_shards = 0
         self._stored_tokens = self.counts.tokens
         self._most_unstored_tokens = most_unstored_tokens
+        self._whole = True
 
     @classmethod
     def start(cls, folder: Path, prepared: Prepared) -> Self:
@@ -97,6 +98,7 @@ class ShardRun:
 
     def take(self, encoded: EncodedRun) -> bool:
         """Write a run to its splits; True when a checkpoint is due: a shard is full, or half of one at risk."""
+        self._whole = False
         block, held_out = encoded.block, encoded.held_out
         if block.held_out:
             held_out[:] = True
@@ -110,11 +112,17 @@ class ShardRun:
         self.cursor = block.after
         self.done_bytes = block.input_done_bytes
         self.counts = add_block(self.counts, block, tokens=len(encoded.run.tokens))
+        self._whole = True
         unstored_tokens = self.counts.tokens - self._stored_tokens
         return self._shard_became_full() or unstored_tokens >= self._most_unstored_tokens
 
     def checkpoint(self) -> None:
-        """Everything so far survives from here on: bytes synced, progress stored, shards named."""
+        """Everything so far survives from here on: bytes synced, progress stored, shards named.
+
+        After a block that was taken in halves only, the checkpoint before it stays the one to go on from.
+        """
+        if not self._whole:
+            return
         marks = [writer.mark() for writer in (self._train, self._val)]
         store_progress(
             self.folder,
@@ -133,6 +141,7 @@ class ShardRun:
 
     def seal(self, prepared: Prepared, inputs: tuple[JobInput, ...]) -> DatasetManifest:
         """Publish the last shards and, last of all, the manifest."""
+        self.checkpoint()  # it names every file that sealing will publish: a restart removes those alone
         splits: dict[Split, SplitRecord] = {}
         for name, writer in (("train", self._train), ("val", self._val)):
             shards, index = writer.seal()

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from lowtide.errors import DoesNotFitError
 from lowtide.memory.budget import Budget
+from lowtide.shards.write import needs_bytes
 from lowtide.tokenizer.encode import (
     PEAK_BYTES_PER_TEXT_BYTE,
     PEAK_BYTES_PER_WORD_BYTE,
@@ -18,7 +19,6 @@ from lowtide.units import KIB, MIB, format_bytes, round_up_to_mib
 _BLOCK_SIZES = (512 * KIB, 256 * KIB)
 _LIBRARIES_BYTES = 48 * MIB
 """Interpreter, numpy, pyarrow and the terminal's libraries: 37 to 45 MiB were measured."""
-_WRITER_BYTES = 8 * MIB
 _SLACK_SHARE = 20
 """Of what all parts need, so much more is kept free: allocators round up."""
 _LEAST_CACHE_BYTES = 24 * MIB
@@ -106,7 +106,7 @@ def _needs(
         "encoder caches": workers * _cache_share(vocabulary, _LEAST_CACHE_BYTES),
         "blocks": block_bytes * (waiting * _TEXT_COPIES + workers * PEAK_BYTES_PER_TEXT_BYTE),
         "reader": _ROW_READER_BYTES if reads_rows else _TEXT_READER_BYTES,
-        "shard writers": _WRITER_BYTES,
+        "shard writers": needs_bytes(split_count=2),
     }
     return needs | {"slack": sum(needs.values()) // _SLACK_SHARE}
 

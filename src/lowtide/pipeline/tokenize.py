@@ -31,6 +31,7 @@ from lowtide.pipeline.job import (
     load_progress,
     loosen,
     refuse_changes,
+    refuse_written_inputs,
     store_job,
 )
 from lowtide.pipeline.prepare import Prepared, prepare
@@ -85,6 +86,7 @@ def tokenize(
     prepared = prepare(
         [str(item) for item in inputs],
         settings or TokenizeSettings(),
+        out=folder,
         memory=memory,
         workers=workers,
     )
@@ -102,7 +104,7 @@ def tokenize(
             inputs=describe_inputs(prepared.inputs),
         )
         if restart:
-            out_folder.empty_folder(folder)
+            out_folder.empty_folder(folder, prepared.layout)
         if (folder / MANIFEST_NAME).exists():
             stack.callback(out_folder.finish_folder, folder)
             done = _find_finished(folder, job)
@@ -112,7 +114,13 @@ def tokenize(
         run = _begin(folder, prepared, job, listen)
         stack.callback(run.close)
         watch = Watch(run, prepared, listen=listen, should_stop=should_stop, started=started)
-        _encode_all(run, prepared, watch, listen)
+        try:
+            _encode_all(run, prepared, watch, listen)
+        except LowtideError:
+            if not run.counts.tokens:
+                stack.callback(out_folder.abandon_folder, folder)
+            raise
+        refuse_written_inputs(job.inputs)
         manifest = run.seal(prepared, job.inputs)
         out_folder.finish_folder(folder)
     return TokenizeResult(
@@ -128,7 +136,7 @@ def _begin(folder: Path, prepared: Prepared, job: Job, listen: Listener) -> Shar
     before = load_job(folder)
     progress = load_progress(folder) if before else None
     if before is None or progress is None or not progress.counts.tokens:
-        out_folder.empty_folder(folder)
+        out_folder.empty_folder(folder, prepared.layout)
         store_job(folder, job)
         return ShardRun.start(folder, prepared)
     refuse_changes(loosen(before, job, progress), job, folder)
@@ -214,7 +222,9 @@ def _make_encoder(
     elif first is not None and first.text and not run.inside_document:
         checked = check_agreement(encoder, prepared.recipe.encode, first.text)
         give_back()
-        listen(Note(text=f"ids equal the reference's on {format_bytes(checked)} of this input"))
+        if checked:
+            text = f"ids equal the reference's on {format_bytes(checked)} of this input"
+            listen(Note(text=text))
     return BlockEncoder(prepared.recipe, prepared.allowances, encoder)
 
 

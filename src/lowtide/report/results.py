@@ -58,7 +58,7 @@ def show_tokenized(
         ]
     _print_rows(rows)
     if not manifest.splits["val"].tokens and manifest.settings.get("val"):
-        _note("no document fell to val; `--split tail` always holds some text out")
+        _note("no document fell to val; `--split tail` or a larger `--val` holds some out")
 
 
 def show_exported(out: str, manifest: DatasetManifest, *, as_json: bool) -> None:

@@ -38,7 +38,7 @@ from lowtide.shards.manifest import (
     write_manifest,
 )
 from lowtide.shards.mark import WriterMark
-from lowtide.shards.read import Dataset, TokenSplit
+from lowtide.shards.read import Dataset, TokenSplit, open_dataset
 from lowtide.shards.verify import verify_dataset
 from lowtide.shards.write import SplitWriter
 from lowtide.storage.fingerprint import fingerprint_file
@@ -49,7 +49,7 @@ Progress: TypeAlias = Callable[[int, int], None]
 """Called with tokens copied so far, and in all."""
 
 CHECKPOINT_TOKENS = 1 << 28
-_PROGRESS_NAME = "export.json"
+EXPORT_PROGRESS_NAME = "export.json"
 _HABIT: dict[Format, Placement] = {"nanogpt": "end", "llmc": "start", "megatron": "end"}
 """Where a format's readers expect end-of-text; `.npy` readers take both."""
 
@@ -185,13 +185,16 @@ def _stands(out: Path, promised: DatasetManifest) -> bool:
     if not (out / MANIFEST_NAME).is_file():
         return False
     found = read_manifest(out)
-    return promised == dataclasses.replace(found, splits={}, tool_version=promised.tool_version)
+    if promised != dataclasses.replace(found, splits={}, tool_version=promised.tool_version):
+        return False
+    open_dataset(out)  # a shard that is gone, or of another size, is an error
+    return True
 
 
 def _claim(out: Path, job: _Job) -> _State:
     """The state to go on from, stored in the folder; a folder with anything else is refused."""
     work = out / WORK_FOLDER
-    progress_path = work / _PROGRESS_NAME
+    progress_path = work / EXPORT_PROGRESS_NAME
     if progress_path.is_file():
         state = from_json(read_sealed(progress_path), _State, progress_path)
         if state.job != job:
@@ -224,7 +227,7 @@ def _occupied(out: Path, what: str) -> UsageError:
 
 
 def _store(out: Path, state: _State) -> None:
-    write_sealed(out / WORK_FOLDER / _PROGRESS_NAME, to_json(state))
+    write_sealed(out / WORK_FOLDER / EXPORT_PROGRESS_NAME, to_json(state))
 
 
 # The copy
@@ -376,6 +379,6 @@ def _clear_work(out: Path) -> None:
     if work.is_dir():
         remove_leftovers(work)
         with storage_errors(work):
-            (work / _PROGRESS_NAME).unlink(missing_ok=True)
+            (work / EXPORT_PROGRESS_NAME).unlink(missing_ok=True)
             work.rmdir()
         sync_folder(out)

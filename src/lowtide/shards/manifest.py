@@ -13,7 +13,15 @@ from typing import TypeAlias, TypeVar, cast
 import msgspec
 
 from lowtide.errors import LowtideError, VerificationError
-from lowtide.shards.layout import MANIFEST_NAME, Placement, ShardLayout, Split, companion_name
+from lowtide.shards.layout import (
+    MANIFEST_NAME,
+    Placement,
+    ShardLayout,
+    Split,
+    companion_name,
+    documents_name,
+    shard_number,
+)
 from lowtide.storage.sealed_json import JsonObject, JsonValue, read_sealed, write_sealed
 
 FORMAT_VERSION = 1
@@ -135,8 +143,12 @@ def read_manifest(folder: Path) -> DatasetManifest:
     payload = read_sealed(path)
     _check_version(path, payload.get("format_version"))
     manifest = from_json(payload, DatasetManifest, path)
-    for name in file_names(manifest):
-        _check_plain(path, name)
+    for split, record in manifest.splits.items():
+        for shard in record.shards:
+            if shard_number(manifest.layout, split, shard.name) is None:
+                raise _foreign_name(path, shard.name)
+        if record.index and record.index.name != documents_name(split):
+            raise _foreign_name(path, record.index.name)
     return manifest
 
 
@@ -175,10 +187,9 @@ def _check_version(path: Path, version: JsonValue) -> None:
         )
 
 
-def _check_plain(path: Path, name: str) -> None:
-    """A manifest is data from anywhere: it must not make us open files outside its folder."""
-    if not name or name in {".", ".."} or any(mark in name for mark in "/\\:\0"):
-        raise VerificationError(
-            f"{path} names {name!r}, which is not a plain file name",
-            remedy="do not use this dataset: its manifest was not written by lowtide",
-        )
+def _foreign_name(path: Path, name: str) -> VerificationError:
+    """A manifest is data from anywhere: it must not make us open, or remove, any file but our own kind."""
+    return VerificationError(
+        f"{path} names {name!r}, which no shard or index of its format is called",
+        remedy="do not use this dataset: its manifest was not written by lowtide",
+    )

@@ -143,7 +143,7 @@ def _collect(problems: Iterator[str]) -> list[str]:
 
 def _folder_problems(path: Path, manifest: DatasetManifest) -> Iterator[str]:
     """Files that are there and should not be. Missing ones are noticed when they are read."""
-    expected = {MANIFEST_NAME, WORK_FOLDER, *file_names(manifest)}
+    expected = {MANIFEST_NAME, WORK_FOLDER, ".stop", *file_names(manifest)}
     for entry in sorted(path.iterdir()):
         if entry.name not in expected:
             yield f"{entry.name} is in the folder but not in the manifest"

@@ -25,7 +25,6 @@ from pathlib import Path
 from typing import Literal
 
 from lowtide.errors import UsageError
-from lowtide.source.separators import default_delimiter as default_delimiter
 from lowtide.units import KIB
 
 STDIN = Path("-")
@@ -74,8 +73,11 @@ class InputFile:
         return self.path == STDIN
 
 
-def find_inputs(arguments: Sequence[str]) -> list[InputFile]:
-    """The files behind paths, folders and globs. Missing, unreadable or named twice: `UsageError`."""
+def find_inputs(arguments: Sequence[str], *, leave_out: Path | None = None) -> list[InputFile]:
+    """The files behind paths, folders and globs, but for those in the folder `leave_out`.
+
+    Missing, unreadable or named twice: `UsageError`.
+    """
     if not arguments:
         raise UsageError("no input was named", remedy="name a file, a folder, a glob, or `-`")
     found: list[InputFile] = []
@@ -83,6 +85,8 @@ def find_inputs(arguments: Sequence[str]) -> list[InputFile]:
     for argument in arguments:
         for path in _expand(argument):
             identity = path if path == STDIN else path.resolve()
+            if leave_out is not None and identity.is_relative_to(leave_out.resolve()):
+                continue
             if identity in first_seen:
                 raise UsageError(
                     f"{path} is named twice: by {first_seen[identity]!r} and by {argument!r}",
@@ -90,12 +94,16 @@ def find_inputs(arguments: Sequence[str]) -> list[InputFile]:
                 )
             first_seen[identity] = argument
             found.append(_describe(path))
+    if not found:
+        raise UsageError("all inputs lie in the output folder", remedy="pass another `--out`")
     return found
 
 
 def _expand(argument: str) -> Iterable[Path]:
     """The paths one argument stands for."""
     path = Path(argument)
+    if path == STDIN and argument != str(STDIN):
+        path = path.absolute()  # `./-` is a file of that name
     if path == STDIN or path.is_file():
         return [path]
     if path.is_dir():

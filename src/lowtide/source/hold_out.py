@@ -9,7 +9,9 @@ from __future__ import annotations
 import numpy as np
 import xxhash
 
-HASHED_BYTES = 64 * 1024
+from lowtide.source.blocks import FIRST_PIECE_BYTES
+
+HASHED_BYTES = FIRST_PIECE_BYTES  # so much of a document is always in its first block
 
 
 def held_out_documents(

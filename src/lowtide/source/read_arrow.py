@@ -19,6 +19,7 @@ from lowtide.source.read_parquet import explain_damage
 from lowtide.source.rows import column_pieces
 
 _FILE_MAGIC = b"ARROW1"
+_END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _SLICE_ROWS = 65_536
 
 
@@ -63,6 +64,10 @@ def _open(
     source.seek(0)
     if is_file:
         return pa.ipc.open_file(source, options=options)
+    source.seek(max(0, source.size() - len(_END_OF_STREAM)))
+    if source.read(len(_END_OF_STREAM)) != _END_OF_STREAM:
+        raise pa.ArrowInvalid("the stream breaks off: it has no end mark")
+    source.seek(0)
     return pa.ipc.open_stream(source, options=options)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 
 from lowtide.errors import UsageError
 
-MARKER = b"\x00<|lowtide-document|>\x00"
+MARKER = b"\x00<|lowtide-document|>"
 """Stands between documents where the input has no separator of its own to lend."""
 
 _NEWLINE = 0x0A

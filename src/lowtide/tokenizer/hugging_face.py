@@ -43,6 +43,16 @@ class _Model(msgspec.Struct):
     type: str = "BPE"
     vocab: dict[str, int] | list[tuple[str, float]] = {}
     byte_fallback: bool | None = None
+    dropout: float | None = None
+    unk_token: str | None = None
+    continuing_subword_prefix: str | None = None
+    end_of_word_suffix: str | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """Merges by rank and nothing else: what gigatoken does."""
+        unusual = (self.dropout, self.continuing_subword_prefix, self.end_of_word_suffix)
+        return self.type == "BPE" and not self.byte_fallback and not any(unusual)
 
 
 class _File(msgspec.Struct):
@@ -67,6 +77,11 @@ class JsonFacts:
 def read_facts(content: bytes, *, name: str) -> JsonFacts:
     """Read a tokenizer.json. Anything that is not one is a UsageError."""
     file = _decode(content, name)
+    if file.model.dropout:
+        raise UsageError(
+            f"{name} drops merges at random (dropout {file.model.dropout}): no two runs would agree",
+            remedy='set "dropout" to null in the file',
+        )
     vocabulary_ids = file.model.vocab.values() if isinstance(file.model.vocab, dict) else ()
     largest = max([*vocabulary_ids, *(token.id for token in file.added_tokens), -1])
     special = {token.content: token.id for token in file.added_tokens if token.special}
@@ -75,6 +90,7 @@ def read_facts(content: bytes, *, name: str) -> JsonFacts:
         _is_byte_level_bpe(file)
         and _asks_for_known_classes(file.pre_tokenizer)
         and not any(_eats_neighbours(token) for token in file.added_tokens)
+        and not _may_meet(file.added_tokens)
     )
     return JsonFacts(
         pattern=_pattern_of(file.pre_tokenizer) if plain else None,
@@ -95,7 +111,11 @@ def with_delimiter(
     """
     raw: dict[str, msgspec.Raw] = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
     tokens = msgspec.json.decode(raw.get("added_tokens", b"[]"), type=list[_AddedToken])
-    kept = [token for token in tokens if keep_special or not token.special]
+    kept = [
+        token
+        for token in tokens
+        if (keep_special or not token.special) and token.content != delimiter
+    ]
     kept.append(_AddedToken(id=delimiter_id, content=delimiter, special=True))
     raw["added_tokens"] = msgspec.Raw(msgspec.json.encode(kept))
     return msgspec.json.encode(raw)
@@ -112,8 +132,8 @@ def _decode(content: bytes, name: str) -> _File:
 
 
 def _is_byte_level_bpe(file: _File) -> bool:
-    bytes_only = file.model.type == "BPE" and not file.model.byte_fallback
-    return bytes_only and bytes(file.normalizer) == b"null"
+    has_pattern = file.pre_tokenizer is not None
+    return has_pattern and file.model.is_plain and bytes(file.normalizer) == b"null"
 
 
 def _asks_for_known_classes(pre: _PreTokenizer | None) -> bool:
@@ -129,6 +149,21 @@ def _asks_for_known_classes(pre: _PreTokenizer | None) -> bool:
     classes = re.findall(r"\\[pP]\{\^?(\w+)\}|\[:(\w+):\]", expression)
     known = all(name in _KNOWN_CLASSES and not posix for name, posix in classes)
     return known and all(_asks_for_known_classes(step) for step in pre.pretokenizers or [])
+
+
+def _may_meet(tokens: list[_AddedToken]) -> bool:
+    """Whether two added tokens could claim the same bytes: then it matters in which order they are found."""
+    mixed = len({token.normalized for token in tokens if not token.special}) > 1
+    names = [token.content for token in tokens]
+    return mixed or any(
+        first is not second and overlap(first, second) for first in names for second in names
+    )
+
+
+def overlap(first: str, second: str) -> bool:
+    """Whether `second` can begin inside an occurrence of `first`, or lies in it."""
+    inside = any(second.startswith(first[start:]) for start in range(1, len(first)))
+    return inside or second in first
 
 
 def _eats_neighbours(token: _AddedToken) -> bool:

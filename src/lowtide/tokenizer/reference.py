@@ -89,7 +89,9 @@ class _JsonReference:
 
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(vocabulary.content.decode())
-        except Exception as cause:  # tokenizers raises nothing narrower
+        except BaseException as cause:  # a bare Exception, or a Rust panic, which is none
+            if isinstance(cause, KeyboardInterrupt | SystemExit | MemoryError):
+                raise
             raise DataError(
                 f"tokenizers cannot load {vocabulary.name}: {cause}",
                 remedy="pass a file that `tokenizers.Tokenizer.from_file` opens",
