@@ -115,9 +115,9 @@ def _as_rows(documents: Sequence[str]) -> str:
     return "".join(json.dumps({"text": text}) + "\n" for text in documents)
 
 
-def finish(job: Job, out: Path) -> None:
+def finish(job: Job, out: Path, *more: str) -> None:
     """Run the job to its end; anything but success breaks the law."""
-    ended = subprocess.run(job.command(out), capture_output=True, text=True)
+    ended = subprocess.run(job.command(out, *more), capture_output=True, text=True)
     if ended.returncode != 0:
         raise BrokenLawError(f"{job.name}: exit {ended.returncode}: {ended.stderr}")
 

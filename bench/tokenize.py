@@ -136,7 +136,11 @@ def measure(way: Way) -> Measured:
     with tempfile.TemporaryDirectory(prefix="lowtide-bench-") as folder:
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         started = time.monotonic()
-        process = subprocess.Popen(way.command(Path(folder)), stdout=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            way.command(Path(folder)),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL if way.needs else None,
+        )
         with PeakMeter(process.pid, interval_seconds=0.1) as meter:
             if process.wait():
                 raise SystemExit(f"{way.name} failed with exit code {process.returncode}")
@@ -176,7 +180,7 @@ def main() -> None:
     parser.add_argument("corpus", type=Path, help="folder made by bench/corpus.py")
     parser.add_argument("--memory", default="256MiB", help="lowtide's budget")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--only", default="", help="run only the ways whose name contains this")
+    parser.add_argument("--skip", default="-", help="leave out the ways whose name contains this")
     chosen = parser.parse_args()
     ranks = Path(tempfile.mkdtemp(prefix="lowtide-bench-")) / "r50k_base.tiktoken"
     _write_ranks(ranks)
@@ -185,7 +189,7 @@ def main() -> None:
     for way in every:
         if way not in present:
             print(f"left out: {way.name} (needs {way.needs})")
-    wanted = [w for w in present if chosen.only in w.name or w.name == "gigatoken encode_files"]
+    wanted = [way for way in present if chosen.skip not in way.name]
     rows = list(compare(wanted, chosen.repeats))
     peer = next(runs for way, runs in rows if way.name == "gigatoken encode_files")
     peer_cpu = statistics.median(run.cpu_seconds for run in peer)

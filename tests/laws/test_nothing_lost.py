@@ -19,17 +19,17 @@ from bench.jobs import (
     Job,
     check_nothing_half_written,
     check_whole,
+    check_words,
     finish,
     make_jobs,
     published,
-    stored_tokens,
 )
 from bench.nothing_lost import SHARD_TOKENS, Campaign
 from bench.power_cut import fill_disk, mounted_tmpfs
 
 import lowtide
 from lowtide import TokenizeSettings
-from lowtide.errors import StoppedError, StorageError
+from lowtide.errors import StoppedError
 from lowtide.events import Checkpointed, Event
 from lowtide.pipeline import folder as out_folder
 from lowtide.shards.layout import FORMATS, Format
@@ -151,15 +151,37 @@ def test_a_run_that_is_refused_leaves_alone_what_another_is_writing(
     assert written.exists()
 
 
-def test_a_restart_that_fails_halfway_leaves_no_checkpoint_without_its_shards(
-    tmp_path: Path, tiny: Scene
+@pytest.mark.parametrize("finished", [True, False])
+@pytest.mark.parametrize("restart", [(), ("--restart",)])
+def test_after_a_restart_that_was_cut_off_any_run_begins_again(
+    tmp_path: Path, tiny: Scene, finished: bool, restart: tuple[str, ...]
+) -> None:
+    out = tmp_path / "out"
+    if finished:
+        finish(tiny.job, out)
+    else:
+        stop_after_first_block(tiny.job, out)
+    (out / "train_000000.npy").unlink()
+    (out / "train_000000.npy").mkdir()  # cannot be removed like a file
+    failed = subprocess.run(tiny.job.command(out, "--restart"), capture_output=True, text=True)
+    check_words(failed.returncode, failed.stderr, "restart")
+    (out / "train_000000.npy").rmdir()
+    finish(tiny.job, out, *restart)
+    check_whole(out, tiny.reference, "afterwards")
+
+
+@pytest.mark.parametrize("name", ["job.json", "progress.json"])
+def test_a_damaged_checkpoint_does_not_stand_in_the_way_of_a_restart(
+    tmp_path: Path, tiny: Scene, name: str
 ) -> None:
     out = tmp_path / "out"
     stop_after_first_block(tiny.job, out)
-    (out / "train_000099.npy").mkdir()  # cannot be removed like a file
-    with pytest.raises(StorageError):
-        out_folder.empty_folder(out)
-    assert stored_tokens(out) == 0
+    (out / ".lowtide" / name).write_text("{")
+    damaged = subprocess.run(tiny.job.command(out), capture_output=True, text=True)
+    assert damaged.returncode == 4
+    assert "--restart" in damaged.stderr
+    finish(tiny.job, out, "--restart")
+    check_whole(out, tiny.reference, "afterwards")
 
 
 @pytest.fixture(scope="module")

@@ -25,6 +25,8 @@ from lowtide.storage.sealed_json import read_sealed, write_sealed
 
 JOB_NAME = "job.json"
 PROGRESS_NAME = "progress.json"
+ASIDE_NAME = "removed_progress.json"
+"""The checkpoint of a run that is being removed: nobody goes on from it."""
 _SHOWN_DIFFERENCES = 8
 _T = TypeVar("_T")
 
@@ -127,9 +129,9 @@ def load_job(folder: Path) -> Job | None:
     return _convert(path, Job) if path.exists() else None
 
 
-def load_progress(folder: Path) -> Progress | None:
+def load_progress(folder: Path, name: str = PROGRESS_NAME) -> Progress | None:
     """The newest checkpoint in this folder, if any."""
-    path = folder / WORK_FOLDER / PROGRESS_NAME
+    path = folder / WORK_FOLDER / name
     return _convert(path, Progress) if path.exists() else None
 
 
