@@ -7,6 +7,7 @@ A wheel on PyPI (llama-index-core) carries both as a filled tiktoken cache. It i
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 import sys
 import tempfile
@@ -49,6 +50,6 @@ def _fill() -> None:
         with zipfile.ZipFile(wheel) as archive:
             for name, (cache_name, _) in _IN_WHEEL.items():
                 data = archive.read(f"llama_index/core/_static/tiktoken_cache/{cache_name}")
-                partial = _FOLDER / f"{name}.partial"
+                partial = _FOLDER / f"{name}.{os.getpid()}.partial"
                 partial.write_bytes(data)
                 partial.replace(_FOLDER / f"{name}.tiktoken")
