@@ -14,8 +14,10 @@ longer than 50 MB of text: a "padded batch" of one row is a plain numpy array.
 
 from __future__ import annotations
 
+import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -149,9 +151,7 @@ def make_fast(settings: EncodeSettings) -> BPETokenizer | None:
         assert vocabulary.pattern is not None
         special = dict(vocabulary.special_tokens) if keep_special else {}
         special[delimiter] = settings.delimiter_id
-        with tempfile.TemporaryDirectory(prefix="lowtide-") as folder:
-            path = Path(folder) / "ranks.tiktoken"  # gigatoken reads rank files by path only
-            path.write_bytes(vocabulary.content)
+        with _as_file(vocabulary.content) as path:
             return BPETokenizer.from_tiktoken(
                 path, _GIGATOKEN_PATTERNS[vocabulary.pattern], special
             )
@@ -172,6 +172,24 @@ def make_fast(settings: EncodeSettings) -> BPETokenizer | None:
             raise
         return None
     return made if isinstance(made, BPETokenizer) else None
+
+
+@contextmanager
+def _as_file(content: bytes) -> Iterator[Path]:
+    """The content under a path, for gigatoken reads rank files by path only.
+
+    On Linux in memory: a kill must not leave files in the folder for temporary ones.
+    """
+    if hasattr(os, "memfd_create"):
+        with os.fdopen(os.memfd_create("ranks"), "wb") as file:
+            file.write(content)
+            file.flush()
+            yield Path(f"/proc/self/fd/{file.fileno()}")
+        return
+    with tempfile.TemporaryDirectory(prefix="lowtide-") as folder:
+        path = Path(folder) / "ranks.tiktoken"
+        path.write_bytes(content)
+        yield path
 
 
 def encode_fast(fast: BPETokenizer, text: bytes) -> Ids:
