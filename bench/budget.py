@@ -25,9 +25,9 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-from tests.boxes import BoxResult, drop_from_page_cache, run_in_box
 
 from lowtide.units import MIB, format_bytes, parse_bytes
+from tests.boxes import BoxResult, drop_from_page_cache, run_in_box
 
 SEPARATOR = "<|endoftext|>"
 

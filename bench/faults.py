@@ -37,7 +37,6 @@ from bench.jobs import (
     finish,
     make_jobs,
 )
-
 from lowtide.cli.main import main as lowtide_main
 
 TEXT_BYTES = 250_000

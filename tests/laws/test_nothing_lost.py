@@ -13,6 +13,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+import lowtide
 from bench.faults import Fault, Scene, check_ending, find_faults, find_strace, run_with
 from bench.jobs import (
     SEPARATOR,
@@ -26,8 +28,6 @@ from bench.jobs import (
 )
 from bench.nothing_lost import SHARD_TOKENS, Campaign
 from bench.power_cut import fill_disk, mounted_tmpfs
-
-import lowtide
 from lowtide import TokenizeSettings
 from lowtide.errors import StoppedError
 from lowtide.events import Checkpointed, Event
