@@ -66,7 +66,8 @@ def test_the_peak_does_not_grow_with_the_input(
         result = tokenize_in_box(tmp_path / name, path, "--separator", SEPARATOR)
         assert (result.returncode, result.oom_kills) == (0, 0), result.stderr
         peaks.append(result.peak_private_bytes)
-    assert peaks[1] < 1.1 * peaks[0]
+    # 48 MB more of input may fill the encoder's cache further, which has 24 MiB, and nothing else.
+    assert peaks[1] < peaks[0] + 24 * MIB
 
 
 @pytest.mark.cgroup

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lowtide.errors import DoesNotFitError
-from lowtide.memory.budget import Budget
+from lowtide.memory.budget import Budget, check_needs
 from lowtide.shards.write import needs_bytes
 from lowtide.tokenizer.encode import (
     PEAK_BYTES_PER_TEXT_BYTE,
@@ -14,7 +13,7 @@ from lowtide.tokenizer.encode import (
     reference_bytes,
 )
 from lowtide.tokenizer.vocabulary import Vocabulary
-from lowtide.units import KIB, MIB, format_bytes, round_up_to_mib
+from lowtide.units import KIB, MIB
 
 _BLOCK_SIZES = (512 * KIB, 256 * KIB)
 _LIBRARIES_BYTES = 48 * MIB
@@ -83,12 +82,8 @@ def spend(budget: Budget, vocabulary: Vocabulary, *, workers: int, reads_rows: b
             needs = _needs(vocabulary, count, block_bytes, reads_rows)
             if sum(needs.values()) <= budget.total_bytes:
                 return _with_rest(budget, needs, vocabulary, count, block_bytes)
-    least = smallest_budget(vocabulary, reads_rows=reads_rows)
-    raise DoesNotFitError(
-        f"tokenizing with {vocabulary.name} needs {format_bytes(least)} and the budget is "
-        f"{format_bytes(budget.total_bytes)}",
-        remedy=f"pass `--memory {round_up_to_mib(least)}` or more",
-    )
+    check_needs(budget, _needs(vocabulary, 1, _BLOCK_SIZES[-1], reads_rows))
+    raise AssertionError("needs that fit were refused")
 
 
 def smallest_budget(vocabulary: Vocabulary, *, reads_rows: bool) -> int:
