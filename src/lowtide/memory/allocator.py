@@ -1,8 +1,8 @@
 """How glibc keeps freed memory: small pieces for the next use, large tables returned at once.
 
 By itself glibc raises its border between the two whenever a large piece is freed, until tables of tens of
-megabytes stay in its arenas for good. Measured on 1 GB of text in a budget of 256 MiB: 165 MiB at the peak
-with a fixed border, 211 MiB without.
+megabytes stay in its arenas for good. Measured on 1 GB of text with two encoders that were renewed 13
+times: 165 MiB at the peak with a fixed border, 211 MiB without.
 """
 
 from __future__ import annotations

@@ -105,10 +105,9 @@ class BlockEncoder:
         return len(block.text) > 4 * self._allowances.block_bytes
 
     def _encode_alone(self, block: Block, continues: bool) -> EncodedRun:
-        """On this thread; a large block with all the memory that caches would take."""
-        if self._is_large(block):
-            self._refuse_too_large(block)
-            self.renew()
+        """A large block, on this thread, with all the memory that caches would take."""
+        self._refuse_too_large(block)
+        self.renew()
         return self._encode(block, continues)
 
     def _refuse_too_large(self, block: Block) -> None:
