@@ -63,16 +63,16 @@ def check_needs(budget: Budget, needs: Mapping[str, int]) -> None:
     raise DoesNotFitError(
         f"needs {format_bytes(wanted_bytes)} but the budget is {format_bytes(budget.total_bytes)}; "
         f"the largest part is {largest} ({format_bytes(needs[largest])})",
-        remedy=_remedy(budget.limit, wanted_bytes, largest),
+        remedy=_remedy(budget.limit, wanted_bytes),
     )
 
 
-def _remedy(limit: MemoryLimit, wanted_bytes: int, largest: str) -> str:
+def _remedy(limit: MemoryLimit, wanted_bytes: int) -> str:
     enough = round_up_to_mib(wanted_bytes)
     if parse_bytes(enough) <= limit.total_bytes:
-        return f"pass `--memory {enough}` or shrink {largest}"
+        return f"pass `--memory {enough}` or more"
     return (
-        f"shrink {largest}, or run where `--memory {enough}` is allowed: "
+        f"run where `--memory {enough}` is allowed: "
         f"{limit.source} allows {format_bytes(limit.total_bytes)} here"
     )
 
