@@ -14,7 +14,7 @@ from lowtide.cli.main import cli
 
 REFERENCE = Path(__file__).with_name("reference.md")
 _COLUMNS = 100
-_BLOCK = re.compile(r"(<!-- help: ([\w ]+) -->\n).*?(<!-- end of help -->)", re.DOTALL)
+_BLOCK = re.compile(r"(<!-- help: ([\w -]+) -->\n).*?(<!-- end of help -->)", re.DOTALL)
 
 
 def help_of(name: str) -> str:

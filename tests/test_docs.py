@@ -15,11 +15,18 @@ import pytest
 
 import lowtide
 from lowtide import errors
+from lowtide.memory.budget import choose_budget
+from lowtide.memory.limits import LimitCandidate, MemoryLimit
+from lowtide.pipeline.train_manifest import CorpusFile, LearntSize, OutputFile, TrainManifest
+from lowtide.pipeline.train_spend import spend_on_training
 from lowtide.shards.manifest import DatasetManifest
 from lowtide.source.find_inputs import _COMPRESSIONS, _KINDS
+from lowtide.tokenizer.count_words import ENTRY_BYTES
+from lowtide.units import GIB, format_bytes, format_count
 
 ROOT = Path(__file__).parent.parent
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
+TRAINING = (ROOT / "docs" / "tokenizer.md").read_text()
 README = (ROOT / "README.md").read_text()
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
@@ -47,7 +54,7 @@ def test_the_help_in_the_reference_is_the_programs_own() -> None:
 def test_every_command_is_in_the_reference() -> None:
     from lowtide.cli.main import cli
 
-    shown = set(re.findall(r"<!-- help: lowtide ?(\w*) -->", REFERENCE))
+    shown = set(re.findall(r"<!-- help: lowtide ?([\w-]*) -->", REFERENCE))
     assert shown == {"", *cli.commands}
 
 
@@ -65,10 +72,36 @@ def test_every_field_of_the_manifest_is_in_the_reference() -> None:
         assert {field.name for field in dataclasses.fields(kind)} <= told
 
 
+def test_every_field_of_a_tokenizers_manifest_is_in_the_reference() -> None:
+    section = REFERENCE.partition("### lowtide-tokenizer.json")[2].partition("### run.json")[0]
+    told = set(re.findall(r"`(\w+)`", section))
+    for kind in (TrainManifest, lowtide.TrainSettings, CorpusFile, LearntSize, OutputFile):
+        assert {field.name for field in dataclasses.fields(kind)} <= told
+
+
 def test_every_public_name_is_in_the_reference() -> None:
     section = REFERENCE.partition("## Python")[2]
     for name in set(lowtide.__all__) - {"__version__"}:
         assert f"`{name}" in section, name
+
+
+def test_everything_that_a_tokenizer_can_do_is_in_the_reference() -> None:
+    section = REFERENCE.partition("### Tokenizer\n")[2]
+    for name in vars(lowtide.Tokenizer):
+        assert name.startswith("_") or re.search(rf"`(Tokenizer\.)?{name}\b", section), name
+
+
+def test_the_table_of_budgets_is_what_the_program_spends() -> None:
+    row = re.compile(r"^\| (\d+[MG]iB) \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
+    limit = MemoryLimit(candidates=(LimitCandidate(source="this test", total_bytes=64 * GIB),))
+    assert row.search(TRAINING)
+    for memory, *told, merges in row.findall(TRAINING):
+        for cores, words in zip((2, 16), told, strict=True):
+            budget = choose_budget(memory, limit)
+            spent = spend_on_training(budget, workers=cores, reads_rows=False)
+            held = format_count(spent.table_bytes // ENTRY_BYTES)
+            assert words == f"{spent.workers} × {held}"
+            assert merges == format_bytes(spent.merge_bytes)
 
 
 def test_every_kind_of_input_is_in_the_reference() -> None:
@@ -92,17 +125,22 @@ def test_every_flag_that_is_written_about_exists(page: Path) -> None:
     for command in (cli, *cli.commands.values()):
         known |= {name for option in command.params for name in option.opts}
     lines = [line for line in page.read_text().splitlines() if "lowtide " in line]
-    called = re.findall(r"\blowtide (?:tokenize|inspect|verify|export)\b[^`#|]*", "\n".join(lines))
-    for call in called:
+    names = "|".join(cli.commands)
+    for call in re.findall(rf"\blowtide (?:{names})\b[^`#|]*", "\n".join(lines)):
         assert set(re.findall(r"(?<!\w)--[a-z-]+", call)) <= known, call
 
 
-def test_the_python_of_the_reference_runs(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("page", "call"),
+    [(REFERENCE, "lowtide.tokenize("), (TRAINING, "lowtide.train_tokenizer(")],
+    ids=["reference", "tokenizer"],
+)
+def test_the_python_of_a_page_runs(tmp_path: Path, page: str, call: str) -> None:
     (tmp_path / "corpus").mkdir()
     lines = [f"line {number} of the corpus\n" for number in range(1000)]
     (tmp_path / "corpus" / "a.txt").write_text("".join(lines))
-    code = "\n".join(re.findall(r"```python\n(.*?)```", REFERENCE, re.DOTALL))
-    assert "lowtide.tokenize(" in code
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    assert call in code
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -13,26 +13,37 @@ if TYPE_CHECKING:
     from lowtide.pipeline.export import export
     from lowtide.pipeline.settings import TokenizeSettings
     from lowtide.pipeline.tokenize import TokenizeResult, tokenize
+    from lowtide.pipeline.train_settings import TrainSettings
+    from lowtide.pipeline.train_tokenizer import TrainResult, train_tokenizer
+    from lowtide.tokenizer.tokenizer import Tokenizer
 
 __version__ = "0.1.0"
 __all__ = [
     "TokenizeResult",
     "TokenizeSettings",
+    "Tokenizer",
+    "TrainResult",
+    "TrainSettings",
     "__version__",
     "export",
     "inspect",
     "open_dataset",
     "tokenize",
+    "train_tokenizer",
     "verify",
 ]
 
 _HOMES = {
     "TokenizeResult": "lowtide.pipeline.tokenize",
     "TokenizeSettings": "lowtide.pipeline.settings",
+    "Tokenizer": "lowtide.tokenizer.tokenizer",
+    "TrainResult": "lowtide.pipeline.train_tokenizer",
+    "TrainSettings": "lowtide.pipeline.train_settings",
     "export": "lowtide.pipeline.export",
     "inspect": "lowtide.pipeline.examine",
     "open_dataset": "lowtide.pipeline.examine",
     "tokenize": "lowtide.pipeline.tokenize",
+    "train_tokenizer": "lowtide.pipeline.train_tokenizer",
     "verify": "lowtide.pipeline.examine",
 }
 

@@ -39,7 +39,18 @@ class Checkpointed:
     tokens: int
 
 
-Event = Note | Advanced | Checkpointed
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learnt:
+    """How many merges a tokenizer has learnt; sent a few times a second at most."""
+
+    merges: int
+    most_merges: int
+    private_bytes: int
+    budget_bytes: int
+    elapsed_seconds: float
+
+
+Event = Note | Advanced | Checkpointed | Learnt
 Listener = Callable[[Event], None]
 
 

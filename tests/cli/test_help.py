@@ -11,7 +11,7 @@ import pytest
 from lowtide import __version__
 from tests.commands import lowtide
 
-COMMANDS = ("tokenize", "inspect", "verify", "export")
+COMMANDS = ("train-tokenizer", "tokenize", "inspect", "verify", "export")
 HEAVY = {"numpy", "pyarrow", "torch", "gigatoken", "tiktoken", "tokenizers", "rich", "regex"}
 PROBE = """
 import json, sys, time

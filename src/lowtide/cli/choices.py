@@ -31,7 +31,24 @@ class CountType(_IntType):
             self.fail(f"{error.problem}; {error.remedy}", param, ctx)
 
 
+class SizesType(click.ParamType):  # type: ignore[type-arg]
+    """`8000,16000,32k`."""
+
+    name = "sizes"
+
+    def convert(
+        self,
+        value: str | tuple[int, ...],
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+    ) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value
+        return tuple(COUNT.convert(part.strip(), param, ctx) for part in value.split(","))
+
+
 COUNT = CountType()
+SIZES = SizesType()
 FORMAT = click.Choice(["npy", "nanogpt", "llmc", "megatron"])
 EOT = click.Choice(["end", "start", "none"])
 debug_option = click.option("--debug", is_flag=True, expose_value=False, hidden=True)

@@ -10,6 +10,7 @@ from lowtide import __version__
 from lowtide.cli.export import export_command
 from lowtide.cli.inspect import inspect_command
 from lowtide.cli.tokenize import tokenize_command
+from lowtide.cli.train_tokenizer import train_tokenizer_command
 from lowtide.cli.verify import verify_command
 from lowtide.errors import LowtideError
 
@@ -25,9 +26,10 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 does not fit (nothing started),
 @click.version_option(__version__, prog_name="lowtide")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 def cli() -> None:
-    """From raw text to token shards, inside a memory budget you name."""
+    """From raw text to a tokenizer and token shards, inside a memory budget you name."""
 
 
+cli.add_command(train_tokenizer_command)
 cli.add_command(tokenize_command)
 cli.add_command(inspect_command)
 cli.add_command(verify_command)

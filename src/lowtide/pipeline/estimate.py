@@ -87,7 +87,7 @@ def estimate(
 ) -> Estimate:
     """Predict a run from a few hundred KiB; refuse (exit 3) what cannot fit on the disk."""
     started = time.perf_counter()
-    _refuse_stdin(inputs)
+    refuse_stdin(inputs)
     check_folder(Path(out))
     prepared = prepare(inputs, settings, out=Path(out), memory=memory, workers=workers)
     encoder = Encoder(prepared.recipe.encode)
@@ -95,7 +95,7 @@ def estimate(
     read = replace(prepared.read, block_bytes=_SAMPLE_BYTES, tail=None)
     samples = sample_inputs(prepared.inputs, read, count=_SAMPLES)
     probe = _probe(samples, encoder, prepared)
-    found = _predict(prepared, samples, probe, start_seconds, _free_bytes(Path(out)))
+    found = _predict(prepared, samples, probe, start_seconds, free_bytes(Path(out)))
     if found.disk_needed_bytes > found.disk_free_bytes:
         raise DoesNotFitError(
             f"about {format_bytes(found.disk_needed_bytes)} will be written and "
@@ -105,7 +105,8 @@ def estimate(
     return found
 
 
-def _refuse_stdin(inputs: Sequence[str]) -> None:
+def refuse_stdin(inputs: Sequence[str]) -> None:
+    """Nothing can be predicted about what comes only once."""
     if "-" in inputs:
         raise UsageError(
             "standard input can be read only once, so nothing can be said about it beforehand",
@@ -190,7 +191,7 @@ def _standard_error(rates: list[float]) -> float:
     return statistics.stdev(rates) / math.sqrt(len(rates)) / mean
 
 
-def _free_bytes(out: Path) -> int:
+def free_bytes(out: Path) -> int:
     """Free space where the folder is, or will be."""
     while not out.exists() and out != out.parent:
         out = out.parent

@@ -1,4 +1,4 @@
-"""The output folder: who may write into it, whether a run goes on in it, and how it is emptied."""
+"""The output folder: who may write into it, whose it is, and how a run is asked to stop."""
 
 from __future__ import annotations
 
@@ -6,53 +6,74 @@ import os
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
-from lowtide.errors import UsageError, VerificationError
-from lowtide.pipeline.job import ASIDE_NAME, JOB_NAME, PROGRESS_NAME, load_job, load_progress
+from lowtide.errors import UsageError
+from lowtide.pipeline.job import JOB_NAME
 from lowtide.shards.export import EXPORT_PROGRESS_NAME
-from lowtide.shards.layout import (
-    MANIFEST_NAME,
-    SPLITS,
-    WORK_FOLDER,
-    ShardLayout,
-    companion_name,
-    documents_name,
-    shard_number,
-)
-from lowtide.shards.manifest import file_names, read_manifest
+from lowtide.shards.layout import MANIFEST_NAME, WORK_FOLDER
 from lowtide.storage.publish import remove_leftovers, storage_errors, sync_folder
 
 STOP_NAME = ".stop"
 _LOCK_NAME = "lock"
 
 
-def check_folder(folder: Path) -> None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FolderKind:
+    """What a command leaves in its output folder, so that folders of other commands are told apart."""
+
+    manifest_name: str
+    work_name: str
+    """The file in the work folder that says the folder is being made by this command."""
+    in_words: str
+
+
+SHARDS = FolderKind(
+    manifest_name=MANIFEST_NAME, work_name=JOB_NAME, in_words="an unfinished `tokenize`"
+)
+TOKENIZER = FolderKind(
+    manifest_name="lowtide-tokenizer.json",
+    work_name="training.json",
+    in_words="an unfinished `train-tokenizer`",
+)
+_EXPORT = FolderKind(
+    manifest_name=MANIFEST_NAME, work_name=EXPORT_PROGRESS_NAME, in_words="an unfinished export"
+)
+
+
+def check_folder(folder: Path, kind: FolderKind = SHARDS) -> None:
     """Refuse a folder that is none, or that holds other things; nothing is changed."""
     with storage_errors(folder, doing="read"):
         if not folder.exists():
             return
         if not folder.is_dir():
             raise UsageError(f"{folder} is a file", remedy="pass a folder as `--out`")
-        names = {entry.name for entry in folder.iterdir()} - {STOP_NAME}
-        work = folder / WORK_FOLDER
-        if names and MANIFEST_NAME not in names and WORK_FOLDER not in names:
-            other = min(names)
-        elif work.is_symlink():
-            other = f"{WORK_FOLDER}, which is a link"
-        elif (work / EXPORT_PROGRESS_NAME).exists():
-            other = "an unfinished export"
-        else:
-            return
-    raise UsageError(
-        f"{folder} already holds something else, such as {other}",
-        remedy="pass a new or empty folder as `--out`",
-    )
+        other = _find_other(folder, kind)
+    if other:
+        raise UsageError(
+            f"{folder} already holds something else, such as {other}",
+            remedy="pass a new or empty folder as `--out`",
+        )
 
 
-def make_folder(folder: Path) -> None:
+def _find_other(folder: Path, kind: FolderKind) -> str | None:
+    """The first thing in a folder that a run of this kind did not leave there."""
+    names = {entry.name for entry in folder.iterdir()} - {STOP_NAME}
+    work = folder / WORK_FOLDER
+    if names and kind.manifest_name not in names and WORK_FOLDER not in names:
+        return min(names)
+    if work.is_symlink():
+        return f"{WORK_FOLDER}, which is a link"
+    for begun in (SHARDS, TOKENIZER, _EXPORT):
+        if begun.work_name != kind.work_name and (work / begun.work_name).exists():
+            return begun.in_words
+    return None
+
+
+def make_folder(folder: Path, kind: FolderKind = SHARDS) -> None:
     """The folder and its work folder exist afterwards; one that holds other things is refused."""
-    check_folder(folder)
+    check_folder(folder, kind)
     with storage_errors(folder):
         missing = [path for path in (folder, *folder.parents) if not path.exists()]
         folder.mkdir(parents=True, exist_ok=True)
@@ -107,71 +128,6 @@ def _try_lock(descriptor: int) -> bool:
     except OSError:
         return False
     return True
-
-
-def empty_folder(folder: Path, layout: ShardLayout) -> None:
-    """`--restart`: remove what lowtide made here and nothing else.
-
-    Neither manifest nor checkpoint may outlive the shards it promises, so they go first; but only aside,
-    for a restart that is cut off must still know what was ours. They are removed last.
-    """
-    work = folder / WORK_FOLDER
-    with storage_errors(folder):
-        _set_aside(folder / MANIFEST_NAME, work / MANIFEST_NAME)
-        _set_aside(work / PROGRESS_NAME, work / ASIDE_NAME)
-        sync_folder(folder)
-        sync_folder(work)
-        for name in _own_names(folder, layout):
-            (folder / name).unlink(missing_ok=True)
-        sync_folder(folder)
-        for entry in list(work.iterdir()):
-            if entry.name.endswith(".partial"):
-                entry.unlink()
-        for name in (JOB_NAME, MANIFEST_NAME, ASIDE_NAME):
-            (work / name).unlink(missing_ok=True)
-
-
-def _set_aside(path: Path, aside: Path) -> None:
-    """By its name alone: a restart may be what a full disk needs."""
-    if path.exists():
-        path.replace(aside)
-
-
-def _own_names(folder: Path, layout: ShardLayout) -> set[str]:
-    """The files that a manifest or checkpoint set aside promises: ours, whatever else lies beside them.
-
-    Where one of them cannot be read any more, those that a run with this layout would write.
-    """
-    try:
-        return _names_of_manifest(folder / WORK_FOLDER) | _names_of_checkpoint(folder)
-    except VerificationError:
-        return {
-            entry.name for entry in folder.iterdir() if _is_called_like_ours(entry.name, layout)
-        }
-
-
-def _names_of_manifest(work: Path) -> set[str]:
-    return set(file_names(read_manifest(work))) if (work / MANIFEST_NAME).exists() else set()
-
-
-def _names_of_checkpoint(folder: Path) -> set[str]:
-    job, progress = load_job(folder), load_progress(folder, ASIDE_NAME)
-    own: set[str] = set()
-    if job is None or progress is None:
-        return own
-    for mark in (progress.train, progress.val):
-        own |= {record.name for record in (*mark.finished, mark.open, mark.index) if record}
-        if job.settings.format == "megatron":
-            own.add(f"{mark.split}.idx")
-    return own
-
-
-def _is_called_like_ours(name: str, layout: ShardLayout) -> bool:
-    return any(
-        shard_number(layout, split, name) is not None
-        or name in (documents_name(split), companion_name(layout, split))
-        for split in SPLITS
-    )
 
 
 def finish_folder(folder: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -129,11 +129,16 @@ def choose_delimiter(
 
     Elsewhere: in rows, and where a token that is looked for in the text could share bytes with it.
     """
-    only_text = all(item.kind is InputKind.TEXT for item in inputs)
-    delimiter = default_delimiter(settings.separator if only_text else "file")
     sought = set(vocabulary.added_tokens)
     if settings.special_in_text == "token":
         sought |= set(vocabulary.special_tokens)
+    return delimiter_beside(sought, inputs, settings.separator)
+
+
+def delimiter_beside(sought: Set[str], inputs: Sequence[InputFile], separator: str) -> bytes:
+    """A delimiter that shares no bytes with any token that is looked for in the text."""
+    only_text = all(item.kind is InputKind.TEXT for item in inputs)
+    delimiter = default_delimiter(separator if only_text else "file")
     text = delimiter.decode()
     shared = any(overlap(text, token) or overlap(token, text) for token in sought if token != text)
     return default_delimiter("file") if shared else delimiter

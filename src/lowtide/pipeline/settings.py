@@ -55,11 +55,11 @@ def make_settings(chosen: Mapping[str, str | int | float | None]) -> TokenizeSet
 
 def check_settings(settings: TokenizeSettings) -> None:
     """Refuse what cannot be meant, before anything is read."""
-    _check_choice("format", settings.format, get_args(Format))
-    _check_choice("split", settings.split, get_args(SplitRule))
-    _check_choice("eot", settings.eot, get_args(Placement))
-    _check_choice("bad-text", settings.bad_text, get_args(BadText))
-    _check_choice("special-in-text", settings.special_in_text, get_args(SpecialInText))
+    check_choice("format", settings.format, get_args(Format))
+    check_choice("split", settings.split, get_args(SplitRule))
+    check_choice("eot", settings.eot, get_args(Placement))
+    check_choice("bad-text", settings.bad_text, get_args(BadText))
+    check_choice("special-in-text", settings.special_in_text, get_args(SpecialInText))
     if not (math.isfinite(settings.val) and 0 <= settings.val < 1):
         raise UsageError(
             f"--val {settings.val} is not a share of the data",
@@ -72,7 +72,8 @@ def check_settings(settings: TokenizeSettings) -> None:
         )
 
 
-def _check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    """Refuse a value that is none of the choices."""
     if value not in choices:
         raise UsageError(
             f"--{name} cannot be {value!r}", remedy=f"pass one of {', '.join(choices)}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Self
 
@@ -11,10 +10,11 @@ from lowtide.pipeline.arrange import split_documents
 from lowtide.pipeline.encode_blocks import EncodedRun
 from lowtide.pipeline.job import (
     Counts,
-    JobInput,
     Progress,
+    add_block,
     store_progress,
 )
+from lowtide.pipeline.job_inputs import JobInput
 from lowtide.pipeline.prepare import Prepared
 from lowtide.shards.layout import Split
 from lowtide.shards.manifest import (
@@ -26,8 +26,8 @@ from lowtide.shards.manifest import (
     write_manifest,
 )
 from lowtide.shards.write import SplitWriter, verify_finished
-from lowtide.source.blocks import LISTED_BAD_ROWS
-from lowtide.source.stream import Block, Cursor
+from lowtide.source.stream import Cursor
+from lowtide.units import format_count
 
 
 class ShardRun:
@@ -90,6 +90,11 @@ class ShardRun:
             counts=progress.counts,
             most_unstored_tokens=_most_unstored_tokens(prepared),
         )
+
+    @property
+    def in_words(self) -> str:
+        """How far it has come."""
+        return f"{format_count(self.counts.tokens)} tokens"
 
     @property
     def inside_document(self) -> bool:
@@ -166,20 +171,6 @@ def _most_unstored_tokens(prepared: Prepared) -> int:
     """Half a shard, whatever the format: with the block that crosses the line, a crash repeats less than
     one, unless a single block holds half a shard."""
     return prepared.layout.shard_tokens // 2
-
-
-def add_block(counts: Counts, block: Block, *, tokens: int) -> Counts:
-    """The counts after one more block; of bad rows the first hundred are listed."""
-    room = LISTED_BAD_ROWS - len(counts.bad)
-    return replace(
-        counts,
-        documents=counts.documents + block.document_count,
-        tokens=counts.tokens + tokens,
-        text_bytes=counts.text_bytes + block.text_bytes,
-        bad_count=counts.bad_count + block.bad_count,
-        bad=counts.bad + block.bad[:room] if block.bad else counts.bad,
-        empty_documents=counts.empty_documents + block.empty_count,
-    )
 
 
 def make_manifest(

@@ -16,9 +16,9 @@ from lowtide.tokenizer.vocabulary import Vocabulary
 from lowtide.units import KIB, MIB
 
 _BLOCK_SIZES = (512 * KIB, 256 * KIB)
-_LIBRARIES_BYTES = 48 * MIB
+LIBRARIES_BYTES = 48 * MIB
 """Interpreter, numpy, pyarrow and the terminal's libraries: 37 to 45 MiB were measured."""
-_SLACK_SHARE = 20
+SLACK_SHARE = 20
 """Of what all parts need, so much more is kept free: allocators round up."""
 _LEAST_CACHE_BYTES = 24 * MIB
 """With less, an encoder must be renewed so often that a second worker would bring nothing."""
@@ -36,7 +36,12 @@ _ROW_COPIES = 5
 
 def foreign_bytes(private_at_start: int) -> int:
     """What a process held before the stage began and that is none of its business, as in a notebook."""
-    return max(0, private_at_start - _LIBRARIES_BYTES)
+    return max(0, private_at_start - LIBRARIES_BYTES)
+
+
+def reader_bytes(*, reads_rows: bool) -> int:
+    """The least that a reader needs: one of JSONL, parquet or Arrow holds whole lines and pages."""
+    return _ROW_READER_BYTES if reads_rows else _TEXT_READER_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -96,14 +101,14 @@ def _needs(
 ) -> dict[str, int]:
     waiting = workers + 2
     needs = {
-        "interpreter and libraries": _LIBRARIES_BYTES,
+        "interpreter and libraries": LIBRARIES_BYTES,
         "encoders": workers * encoder_bytes(vocabulary),
         "encoder caches": workers * _cache_share(vocabulary, _LEAST_CACHE_BYTES),
         "blocks": block_bytes * (waiting * _TEXT_COPIES + workers * PEAK_BYTES_PER_TEXT_BYTE),
-        "reader": _ROW_READER_BYTES if reads_rows else _TEXT_READER_BYTES,
+        "reader": reader_bytes(reads_rows=reads_rows),
         "shard writers": needs_bytes(split_count=2),
     }
-    return needs | {"slack": sum(needs.values()) // _SLACK_SHARE}
+    return needs | {"slack": sum(needs.values()) // SLACK_SHARE}
 
 
 def _cache_share(vocabulary: Vocabulary, cache_bytes: int) -> int:

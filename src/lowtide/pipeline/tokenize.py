@@ -25,17 +25,17 @@ from lowtide.pipeline import folder as out_folder
 from lowtide.pipeline.encode_blocks import BlockEncoder, EncodedRun
 from lowtide.pipeline.job import (
     Job,
-    describe_inputs,
     job_of_manifest,
     load_job,
     load_progress,
     loosen,
     refuse_changes,
-    refuse_written_inputs,
     store_job,
 )
+from lowtide.pipeline.job_inputs import describe_inputs, refuse_written_inputs
 from lowtide.pipeline.prepare import Prepared, prepare
 from lowtide.pipeline.settings import TokenizeSettings
+from lowtide.pipeline.shard_folder import empty_folder
 from lowtide.pipeline.shard_run import ShardRun
 from lowtide.pipeline.watch_run import ShouldStop, Watch, never_stop
 from lowtide.shards.layout import MANIFEST_NAME
@@ -104,7 +104,7 @@ def tokenize(
             inputs=describe_inputs(prepared.inputs),
         )
         if restart:
-            out_folder.empty_folder(folder, prepared.layout)
+            empty_folder(folder, prepared.layout)
         if (folder / MANIFEST_NAME).exists():
             stack.callback(out_folder.finish_folder, folder)
             done = _find_finished(folder, job)
@@ -136,7 +136,7 @@ def _begin(folder: Path, prepared: Prepared, job: Job, listen: Listener) -> Shar
     before = load_job(folder)
     progress = load_progress(folder) if before else None
     if before is None or progress is None or not progress.counts.tokens:
-        out_folder.empty_folder(folder, prepared.layout)
+        empty_folder(folder, prepared.layout)
         store_job(folder, job)
         return ShardRun.start(folder, prepared)
     refuse_changes(loosen(before, job, progress), job, folder)

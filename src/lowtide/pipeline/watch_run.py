@@ -6,18 +6,17 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from pathlib import Path
+from typing import Literal, Protocol
 
 from lowtide.errors import InterruptedRun, StoppedError
-from lowtide.events import Advanced, Checkpointed, Listener, Note
+from lowtide.events import Advanced, Checkpointed, Event, Learnt, Listener, Note
 from lowtide.memory.allocator import give_back
+from lowtide.memory.budget import Budget
 from lowtide.memory.meter import private_bytes
 from lowtide.memory.pressure import Stage, judge, take_sample
-from lowtide.pipeline.encode_blocks import BlockEncoder
 from lowtide.pipeline.folder import take_stop_file
-from lowtide.pipeline.prepare import Prepared
-from lowtide.pipeline.shard_run import ShardRun
-from lowtide.units import format_count
+from lowtide.pipeline.job import Counts
 
 StopReason = Literal["interrupted", "terminated"]
 ShouldStop = Callable[[], StopReason | None]
@@ -25,6 +24,41 @@ ShouldStop = Callable[[], StopReason | None]
 _TELL_SECONDS = 0.2
 _SAMPLE_SECONDS = 1.0
 _CHECKPOINT_SECONDS = 10.0
+
+
+class WatchedRun(Protocol):
+    """A run that can be stored between two blocks."""
+
+    @property
+    def folder(self) -> Path: ...
+    @property
+    def done_bytes(self) -> int: ...
+    @property
+    def counts(self) -> Counts: ...
+    @property
+    def in_words(self) -> str:
+        """How far it has come, such as `98.1M tokens`."""
+
+    def checkpoint(self) -> None: ...
+
+
+class Setting(Protocol):
+    """What was decided before the run began."""
+
+    @property
+    def budget(self) -> Budget: ...
+    @property
+    def foreign_bytes(self) -> int: ...
+    @property
+    def input_bytes(self) -> int: ...
+    @property
+    def reads_stdin(self) -> bool: ...
+
+
+class Renewable(Protocol):
+    """Something that can give back what it keeps for speed."""
+
+    def renew(self) -> None: ...
 
 
 def never_stop() -> StopReason | None:
@@ -37,55 +71,77 @@ class Watch:
 
     def __init__(
         self,
-        run: ShardRun,
-        prepared: Prepared,
+        run: WatchedRun,
+        prepared: Setting,
         *,
         listen: Listener,
         should_stop: ShouldStop,
         started: float,
+        checkpoint_seconds: float = _CHECKPOINT_SECONDS,
     ) -> None:
         self._run = run
         self._prepared = prepared
         self._listen = listen
         self._should_stop = should_stop
         self._started = started
+        self._checkpoint_seconds = checkpoint_seconds
         self._resumed_bytes = run.done_bytes
         self._told = -math.inf  # stops asked for before the first block are obeyed after it
         self._sampled = self._checkpointed = time.monotonic()
         self._stage = Stage.CALM
         self.peak_private_bytes = 0
 
-    def after_block(self, encoder: BlockEncoder, *, checkpoint_is_due: bool) -> None:
+    def after_block(self, encoder: Renewable, *, checkpoint_is_due: bool) -> None:
         """Tell, checkpoint, judge; raises StoppedError when it is time to go."""
-        used_bytes = private_bytes() - self._prepared.foreign_bytes
-        self.peak_private_bytes = max(self.peak_private_bytes, used_bytes)
-        now = time.monotonic()
-        if now - self._told >= _TELL_SECONDS:
-            self._told = now
-            self._tell(used_bytes, now)
-            self._obey_stops()
-        if now - self._sampled >= _SAMPLE_SECONDS:
-            self._sampled = now
-            self._judge_memory(encoder)
-        if checkpoint_is_due or now - self._checkpointed >= _CHECKPOINT_SECONDS:
+        self._look(self._how_far, encoder)
+        if checkpoint_is_due or time.monotonic() - self._checkpointed >= self._checkpoint_seconds:
             self._run.checkpoint()
             self._checkpointed = time.monotonic()
             self._listen(
                 Checkpointed(done_bytes=self._run.done_bytes, tokens=self._run.counts.tokens)
             )
 
-    def _tell(self, used_bytes: int, now: float) -> None:
-        self._listen(
-            Advanced(
-                done_bytes=self._run.done_bytes,
-                total_bytes=self._prepared.input_bytes,
-                documents=self._run.counts.documents,
-                tokens=self._run.counts.tokens,
+    def after_slice(self, encoder: Renewable, merges: int, most_merges: int) -> None:
+        """The same while merges are learnt, which is not worth a checkpoint."""
+
+        def how_far(used_bytes: int, seconds: float) -> Learnt:
+            return Learnt(
+                merges=merges,
+                most_merges=most_merges,
                 private_bytes=used_bytes,
                 budget_bytes=self._prepared.budget.total_bytes,
-                elapsed_seconds=now - self._started,
-                resumed_bytes=self._resumed_bytes,
+                elapsed_seconds=seconds,
             )
+
+        self._look(how_far, encoder)
+
+    def note_memory(self) -> None:
+        """Look at memory alone, for the peak that is told at the end."""
+        used_bytes = private_bytes() - self._prepared.foreign_bytes
+        self.peak_private_bytes = max(self.peak_private_bytes, used_bytes)
+
+    def _look(self, how_far: Callable[[int, float], Event], encoder: Renewable) -> None:
+        used_bytes = private_bytes() - self._prepared.foreign_bytes
+        self.peak_private_bytes = max(self.peak_private_bytes, used_bytes)
+        now = time.monotonic()
+        if now - self._told >= _TELL_SECONDS:
+            self._told = now
+            self._listen(how_far(used_bytes, now - self._started))
+            self._obey_stops()
+        if now - self._sampled >= _SAMPLE_SECONDS:
+            self._sampled = now
+            self._judge_memory(encoder)
+
+    def _how_far(self, used_bytes: int, seconds: float) -> Advanced:
+        return Advanced(
+            done_bytes=self._run.done_bytes,
+            total_bytes=self._prepared.input_bytes,
+            documents=self._run.counts.documents,
+            tokens=self._run.counts.tokens,
+            private_bytes=used_bytes,
+            budget_bytes=self._prepared.budget.total_bytes,
+            elapsed_seconds=seconds,
+            resumed_bytes=self._resumed_bytes,
         )
 
     def _obey_stops(self) -> None:
@@ -97,7 +153,7 @@ class Watch:
         if take_stop_file(self._run.folder):
             raise self._stopped("a .stop file was found", StoppedError)
 
-    def _judge_memory(self, encoder: BlockEncoder) -> None:
+    def _judge_memory(self, encoder: Renewable) -> None:
         """note → give caches back → seal and stop; the kernel is never left to decide."""
         sample = take_sample()
         own_bytes = sample.private_bytes - self._prepared.foreign_bytes
@@ -115,6 +171,4 @@ class Watch:
         remedy = "run the same command again to go on"
         if self._prepared.reads_stdin:
             remedy = "standard input cannot be read again: pass `--restart` to begin again"
-        return kind(
-            f"stopped after {format_count(self._run.counts.tokens)} tokens: {why}", remedy=remedy
-        )
+        return kind(f"stopped after {self._run.in_words}: {why}", remedy=remedy)

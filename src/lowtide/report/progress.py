@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from lowtide.events import Advanced, Event, Listener, Note, ignore
+from lowtide.events import Advanced, Event, Learnt, Listener, Note, ignore
 from lowtide.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -56,9 +56,15 @@ class _PlainLines:
             self._say(note_line(event))
         elif isinstance(event, Advanced):
             self._first = self._first or event
-            if event.elapsed_seconds - self._last_seconds >= _LINE_SECONDS:
-                self._last_seconds = event.elapsed_seconds
+            if self._is_due(event.elapsed_seconds):
                 self._say(progress_line(event, self._first))
+        elif isinstance(event, Learnt) and self._is_due(event.elapsed_seconds):
+            self._say(learning_line(event))
+
+    def _is_due(self, seconds: float) -> bool:
+        due = seconds - self._last_seconds >= _LINE_SECONDS
+        self._last_seconds = seconds if due else self._last_seconds
+        return due
 
     def _say(self, line: str) -> None:
         self._stream.write(line + "\n")
@@ -88,6 +94,13 @@ def _bar(console: Console) -> Iterator[Listener]:
                     completed=event.done_bytes,
                     description=progress_line(event, first),
                 )
+            elif isinstance(event, Learnt):
+                progress.update(
+                    task,
+                    total=event.most_merges,
+                    completed=event.merges,
+                    description=learning_line(event),
+                )
 
         yield listen
 
@@ -111,9 +124,19 @@ def progress_line(event: Advanced, first: Advanced) -> str:
             left = (event.total_bytes - event.done_bytes) * seconds / worked_bytes
             parts.append(f"{format_seconds(max(0.0, left))} left")
         parts.append(f"{worked_bytes / seconds / 1e6:.0f} MB/s")
-    parts.append(f"{format_count(event.tokens)} tokens")
+    if event.tokens:
+        parts.append(f"{format_count(event.tokens)} tokens")
+    else:
+        parts.append(f"{format_count(event.documents)} documents")
     parts.append(f"memory {_of(event.private_bytes, event.budget_bytes)}")
     return ", ".join(parts)
+
+
+def learning_line(event: Learnt) -> str:
+    """`12000 of 31743 merges, memory 96.0 of 256.0 MiB`. Late merges are faster than early ones: the time left
+    is not known."""
+    memory = _of(event.private_bytes, event.budget_bytes)
+    return f"{event.merges} of {event.most_merges} merges, memory {memory}"
 
 
 def _of(part_bytes: int, whole_bytes: int) -> str:

@@ -57,6 +57,18 @@ def sync_file(file_number: int) -> None:
     os.fsync(file_number)
 
 
+def reserve(file_number: int, size_bytes: int) -> None:
+    """An open file has this size afterwards, with room on the disk for all of it.
+
+    A mapped file that is only promised its room kills the process when the disk is full (SIGBUS).
+    """
+    allocate = getattr(os, "posix_fallocate", None)
+    if allocate is not None:
+        allocate(file_number, 0, size_bytes)
+    else:  # macOS, Windows: the size is set, the room is not certain
+        os.ftruncate(file_number, size_bytes)
+
+
 def sync_folder(path: Path) -> None:
     """Names created, replaced or removed in the folder survive a power cut afterwards."""
     if os.name == "nt":  # a folder cannot be opened there; NTFS keeps names in its own journal

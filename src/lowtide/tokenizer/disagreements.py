@@ -139,15 +139,3 @@ def _code_points(piece: Octets, lead: bytes) -> CodePoints:
 def _any_listed(values: CodePoints, ranges: Ranges) -> bool:
     borders = np.array([(first, last + 1) for first, last in ranges]).ravel()
     return bool((np.searchsorted(borders, values, side="right") & 1).any())
-
-
-def as_older_unicode(text: str, pattern: PatternName) -> str:
-    """The text with every newer letter, number and mark replaced by what the references take it for.
-
-    Same length; for finding words only. U+0295 was a lower-case letter, all others were not assigned.
-    """
-    ranges = DISAGREEMENTS["tiktoken"][pattern]
-    older = {point: 0x10FFFF for first, last in ranges for point in range(first, last + 1)}
-    if 0x0295 in older:
-        older[0x0295] = ord("a")
-    return text.translate(older)

@@ -147,6 +147,8 @@ def make_fast(settings: EncodeSettings) -> BPETokenizer | None:
     vocabulary = settings.vocabulary
     delimiter = settings.delimiter.decode()
     keep_special = settings.special_in_text == "token"
+    if not vocabulary.plain:
+        return None
     if vocabulary.kind == "ranks":
         assert vocabulary.pattern is not None
         special = dict(vocabulary.special_tokens) if keep_special else {}
@@ -155,8 +157,6 @@ def make_fast(settings: EncodeSettings) -> BPETokenizer | None:
             return BPETokenizer.from_tiktoken(
                 path, _GIGATOKEN_PATTERNS[vocabulary.pattern], special
             )
-    if not vocabulary.plain:
-        return None
     content = hugging_face.with_delimiter(
         vocabulary.content,
         delimiter=delimiter,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
@@ -42,6 +43,8 @@ class _PreTokenizer(msgspec.Struct):
 class _Model(msgspec.Struct):
     type: str = "BPE"
     vocab: dict[str, int] | list[tuple[str, float]] = {}
+    merges: list[str | tuple[str, str]] = []
+    ignore_merges: bool = False
     byte_fallback: bool | None = None
     dropout: float | None = None
     unk_token: str | None = None
@@ -54,12 +57,20 @@ class _Model(msgspec.Struct):
         unusual = (self.dropout, self.continuing_subword_prefix, self.end_of_word_suffix)
         return self.type == "BPE" and not self.byte_fallback and not any(unusual)
 
+    @property
+    def repeats_a_merge(self) -> bool:
+        """Then tokenizers takes the last rank of the pair and gigatoken the first."""
+        return len(set(self.merges)) < len(self.merges)
 
-class _File(msgspec.Struct):
+
+class JsonFile(msgspec.Struct):
+    """The parts of a tokenizer.json that decide about ids."""
+
     model: _Model
     added_tokens: list[_AddedToken] = []
     pre_tokenizer: _PreTokenizer | None = None
     normalizer: msgspec.Raw = msgspec.Raw(b"null")
+    post_processor: msgspec.Raw = msgspec.Raw(b"null")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,7 +87,7 @@ class JsonFacts:
 
 def read_facts(content: bytes, *, name: str) -> JsonFacts:
     """Read a tokenizer.json. Anything that is not one is a UsageError."""
-    file = _decode(content, name)
+    file = read_file(content, name=name)
     if file.model.dropout:
         raise UsageError(
             f"{name} drops merges at random (dropout {file.model.dropout}): no two runs would agree",
@@ -88,6 +99,7 @@ def read_facts(content: bytes, *, name: str) -> JsonFacts:
     ordinary = tuple(token.content for token in file.added_tokens if not token.special)
     plain = (
         _is_byte_level_bpe(file)
+        and not file.model.repeats_a_merge
         and _asks_for_known_classes(file.pre_tokenizer)
         and not any(_eats_neighbours(token) for token in file.added_tokens)
         and not _may_meet(file.added_tokens)
@@ -97,9 +109,24 @@ def read_facts(content: bytes, *, name: str) -> JsonFacts:
         size=max(largest + 1, len(file.model.vocab)),
         special_tokens=special,
         added_tokens=ordinary,
-        end_of_text=next((special[n] for n in _END_OF_TEXT_NAMES if n in special), None),
+        end_of_text=find_end_of_text(special),
         plain=plain,
     )
+
+
+def find_end_of_text(special_tokens: Mapping[str, int]) -> int | None:
+    """The id of the special token that ends a document, by the names that are usual for it."""
+    return next((special_tokens[n] for n in _END_OF_TEXT_NAMES if n in special_tokens), None)
+
+
+def plain_pattern(file: JsonFile) -> PatternName | None:
+    """The pattern that cuts words, if it is a known one without possessive quantifiers.
+
+    tiktoken's spelling has them; the engine inside tokenizers reads `{1,3}+` and `$` as something else.
+    """
+    steps = (file.pre_tokenizer.pretokenizers or []) if file.pre_tokenizer else []
+    spelled = [step.pattern.regex or "" for step in steps if step.pattern]
+    return None if any("++" in text for text in spelled) else _pattern_of(file.pre_tokenizer)
 
 
 def with_delimiter(
@@ -121,9 +148,10 @@ def with_delimiter(
     return msgspec.json.encode(raw)
 
 
-def _decode(content: bytes, name: str) -> _File:
+def read_file(content: bytes, *, name: str) -> JsonFile:
+    """The parsed file, or a UsageError for anything that is no tokenizer.json."""
     try:
-        return msgspec.json.decode(content, type=_File)
+        return msgspec.json.decode(content, type=JsonFile)
     except (msgspec.DecodeError, UnicodeDecodeError) as cause:
         raise UsageError(
             f"{name} is not a tokenizer.json: {cause}",
@@ -131,7 +159,7 @@ def _decode(content: bytes, name: str) -> _File:
         ) from cause
 
 
-def _is_byte_level_bpe(file: _File) -> bool:
+def _is_byte_level_bpe(file: JsonFile) -> bool:
     has_pattern = file.pre_tokenizer is not None
     return has_pattern and file.model.is_plain and bytes(file.normalizer) == b"null"
 

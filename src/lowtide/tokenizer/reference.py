@@ -14,8 +14,8 @@ import numpy as np
 import regex
 
 from lowtide.errors import DataError
-from lowtide.tokenizer.disagreements import as_older_unicode
 from lowtide.tokenizer.patterns import PATTERNS
+from lowtide.tokenizer.split_words import as_examples
 from lowtide.tokenizer.vocabulary import Vocabulary, parse_ranks
 
 SpecialInText = Literal["text", "token", "fail"]
@@ -44,7 +44,6 @@ class _RanksReference:
         import tiktoken
 
         assert vocabulary.pattern is not None
-        self._pattern_name = vocabulary.pattern
         self._pattern = PATTERNS[vocabulary.pattern]
         self._specials = special_in_text == "token"
         self._encoding = tiktoken.Encoding(
@@ -71,10 +70,11 @@ class _RanksReference:
     def _encode_word_by_word(self, text: str) -> Ids:
         """tiktoken's engine gives up on a million spaces before a letter; `regex` does not.
 
-        But `regex` knows newer letters than tiktoken: words are found in a text where these are replaced.
+        But each release of `regex` knows other letters than tiktoken: words are found in a text where an
+        example of its class stands for each character.
         """
         ids: list[int] = []
-        for match in regex.finditer(self._pattern, as_older_unicode(text, self._pattern_name)):
+        for match in regex.finditer(self._pattern, as_examples(text)):
             word = text[match.start() : match.end()]
             ids.extend(self._encoding._encode_single_piece(word))
         return np.array(ids, dtype=np.uint32)

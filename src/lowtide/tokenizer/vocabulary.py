@@ -2,7 +2,8 @@
 
 gpt2                      shipped with lowtide
 cl100k_base, o200k_base   tiktoken's cache, or the network
-NAME.tiktoken             ranks; the pattern follows from the content or from the name
+NAME.tiktoken             ranks; the pattern follows from the content or from the name, special tokens
+                          from the tokenizer.json beside it
 tokenizer.json, a folder  Hugging Face's file
 """
 
@@ -11,7 +12,8 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib.resources
-from dataclasses import dataclass
+from collections.abc import Collection
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
 
@@ -19,7 +21,9 @@ import xxhash
 
 from lowtide.errors import UsageError
 from lowtide.tokenizer import hugging_face
+from lowtide.tokenizer.byte_pairs import unspell
 from lowtide.tokenizer.patterns import PatternName
+from lowtide.units import MIB, format_bytes
 
 END_OF_TEXT = "<|endoftext|>"
 _FIM = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>")
@@ -65,6 +69,10 @@ _PUBLISHED = (
 )
 NAMES = tuple(known.name for known in _PUBLISHED)
 _BLOBS = "https://openaipublic.blob.core.windows.net/encodings/"
+_LARGEST_FILE_BYTES = 256 * MIB
+"""The largest tokenizers in use are files of 30 MB; what is larger was named by mistake."""
+_LARGEST_ID = (1 << 32) - 2
+"""Ids are uint32, and one more than the largest must still be one: it ends documents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,7 +91,7 @@ class Vocabulary:
     """Found in any text before the pattern is applied, whatever `--special-in-text` says."""
     end_of_text: int | None
     plain: bool = True
-    """False when a normalizer or a token that eats its neighbours makes only the reference safe."""
+    """False when only the reference is safe: a normalizer, a token that eats its neighbours, gaps in ranks."""
 
     @property
     def fingerprint(self) -> str:
@@ -105,40 +113,71 @@ def load_vocabulary(source: str) -> Vocabulary:
     if path.is_dir():
         path = path / "tokenizer.json"
     if not path.is_file():
+        inside = sorted(str(found.parent) for found in path.parent.glob("*/tokenizer.json"))
+        choices = inside if Path(source).is_dir() and inside else NAMES
         raise UsageError(
             f"no tokenizer is called {source!r}, and no file or folder with a tokenizer.json is there",
-            remedy=f"pass one of {', '.join(NAMES)}, a tokenizer.json, a folder with one, "
+            remedy=f"pass one of {', '.join(choices)}, a tokenizer.json, a folder with one, "
             "or a .tiktoken file",
         )
-    content = _read(path)
+    content = read_tokenizer_file(path)
     if path.suffix == ".tiktoken":
-        return from_ranks(content, name=path.name)
+        return _from_json_beside(path, content) or from_ranks(content, name=path.name)
     return from_json(content, name=path.name if path.name != "tokenizer.json" else path.parent.name)
 
 
 def from_ranks(content: bytes, *, name: str) -> Vocabulary:
-    """A vocabulary out of a `.tiktoken` file: `base64(token) SPACE rank` on each line."""
-    digest = hashlib.sha256(content).hexdigest()
-    for known in _PUBLISHED:
-        if known.sha256 == digest:  # its ranks are known to be whole: no need to read them now
-            return _of_ranks(content, known.name, known.pattern, known.special_tokens)
+    """A vocabulary out of a `.tiktoken` file: `base64(token) SPACE rank` on each line.
+
+    The file cannot name special tokens. Where ranks begin at 0, end-of-text gets the id behind the last,
+    as the published encodings have it. Where they begin later, special tokens hold the ids before
+    them and none is known here: better no end-of-text than one with the wrong id. Words are cut by
+    tiktoken's spelling of the pattern.
+    """
+    known = _published(content)
+    if known is not None:  # its ranks are known to be whole: no need to read them now
+        size = max(known.special_tokens.values()) + 1
+        return _of_ranks(content, known.name, known.pattern, known.special_tokens, size)
     pattern = _pattern_in_name(name)
-    free_id = max(parse_ranks(content, name=name).values()) + 1
-    return _of_ranks(content, name, pattern, {END_OF_TEXT: free_id})
+    ranks = parse_ranks(content, name=name).values()
+    size = max(ranks) + 1
+    if min(ranks) > 0:  # and gigatoken wants ranks without a gap
+        return replace(_of_ranks(content, name, pattern, {}, size), plain=False)
+    return _of_ranks(content, name, pattern, {END_OF_TEXT: size}, size + 1)
+
+
+def _published(content: bytes) -> _Published | None:
+    digest = hashlib.sha256(content).hexdigest()
+    return next((known for known in _PUBLISHED if known.sha256 == digest), None)
 
 
 def _of_ranks(
-    content: bytes, name: str, pattern: PatternName, special_tokens: dict[str, int]
+    content: bytes, name: str, pattern: PatternName, special_tokens: dict[str, int], size: int
 ) -> Vocabulary:
     return Vocabulary(
         name=name,
         kind="ranks",
         content=content,
         pattern=pattern,
-        size=max(special_tokens.values()) + 1,  # special tokens come behind all others
+        size=size,
         special_tokens=dict(special_tokens),
-        end_of_text=special_tokens[END_OF_TEXT],
+        end_of_text=special_tokens.get(END_OF_TEXT),
     )
+
+
+def _from_json_beside(path: Path, content: bytes) -> Vocabulary | None:
+    """The tokenizer.json in a rank file's folder, if both hold the same tokens: it knows the special ones."""
+    json_path = path.with_name("tokenizer.json")
+    if not json_path.is_file() or _published(content) is not None:
+        return None
+    json_content = read_tokenizer_file(json_path)
+    beside = from_json(json_content, name=path.resolve().parent.name)
+    vocab = hugging_face.read_file(json_content, name=str(json_path)).model.vocab
+    if not isinstance(vocab, dict) or beside.pattern != _pattern_in_name(path.name):
+        return None
+    special = beside.special_tokens
+    tokens = {unspell(text): number for text, number in vocab.items() if text not in special}
+    return beside if tokens == parse_ranks(content, name=path.name) else None
 
 
 def from_json(content: bytes, *, name: str) -> Vocabulary:
@@ -159,8 +198,9 @@ def from_json(content: bytes, *, name: str) -> Vocabulary:
 
 def parse_ranks(content: bytes, *, name: str) -> dict[bytes, int]:
     """The ranks of a `.tiktoken` file. `b"IQ== 0"` is the token `!` with rank 0."""
+    lines = [line for line in content.splitlines() if line]
     try:
-        pairs = (line.split() for line in content.splitlines() if line)
+        pairs = (line.split() for line in lines)
         ranks = {base64.b64decode(token, validate=True): int(rank) for token, rank in pairs}
     except ValueError as cause:
         raise UsageError(
@@ -172,7 +212,23 @@ def parse_ranks(content: bytes, *, name: str) -> dict[bytes, int]:
             f"{name} has {len(ranks)} tokens and not all 256 single bytes among them",
             remedy="pass a byte-level vocabulary: every byte must be a token of its own",
         )
+    if not len(lines) == len(ranks) == len(set(ranks.values())):
+        raise UsageError(
+            f"{name} has a token or a rank twice: {len(lines)} lines, {len(ranks)} tokens, "
+            f"{len(set(ranks.values()))} ranks",
+            remedy="give every token one line and a rank of its own",
+        )
+    check_ids(ranks.values(), name=name)
     return ranks
+
+
+def check_ids(ids: Collection[int], *, name: str) -> None:
+    """Refuse ids that are no uint32."""
+    if min(ids) < 0 or max(ids) > _LARGEST_ID:
+        raise UsageError(
+            f"{name} has ids from {min(ids)} to {max(ids)}",
+            remedy=f"give every token an id from 0 to {_LARGEST_ID}",
+        )
 
 
 def _pattern_in_name(name: str) -> PatternName:
@@ -208,8 +264,15 @@ def _published_ranks(name: str) -> bytes:
         ) from cause
 
 
-def _read(path: Path) -> bytes:
+def read_tokenizer_file(path: Path) -> bytes:
+    """The bytes of a file that is small enough to be a tokenizer."""
     try:
+        size_bytes = path.stat().st_size
+        if size_bytes > _LARGEST_FILE_BYTES:
+            raise UsageError(
+                f"{path} has {format_bytes(size_bytes)}: no tokenizer is as large as that",
+                remedy=f"pass a tokenizer file of at most {format_bytes(_LARGEST_FILE_BYTES)}",
+            )
         return path.read_bytes()
     except OSError as cause:
         raise UsageError(

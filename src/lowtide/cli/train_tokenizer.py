@@ -1,0 +1,141 @@
+"""`lowtide train-tokenizer`: raw text into a byte-pair vocabulary."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from lowtide.cli.choices import SIZES, debug_option
+from lowtide.cli.stop_signals import listen_for_stops
+
+
+@click.command(
+    "train-tokenizer", epilog="Run the same command again to go on after any interruption."
+)
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.option(
+    "--out", required=True, metavar="DIR", help="Folder for the files; new, empty, or to go on in."
+)
+@click.option(
+    "--vocab-size",
+    type=SIZES,
+    default="32000",
+    show_default=True,
+    metavar="N[,N...]",
+    help="Tokens to learn, special ones and the 256 bytes included. Several sizes cost little more "
+    "than the largest.",
+)
+@click.option(
+    "--special-token",
+    multiple=True,
+    metavar="TEXT",
+    help="A token of its own that no merge crosses; repeatable.  [default: <|endoftext|>]",
+)
+@click.option("--no-special-token", is_flag=True, help="Learn without any special token.")
+@click.option(
+    "--pattern",
+    type=click.Choice(["gpt2", "cl100k", "o200k"]),
+    default="gpt2",
+    show_default=True,
+    help="How text is cut into words, which no merge crosses.",
+)
+@click.option(
+    "--min-frequency",
+    type=int,
+    default=1,
+    show_default=True,
+    help="How often a pair must come to be merged.",
+)
+@click.option(
+    "--ties",
+    type=click.Choice(["huggingface", "greatest"]),
+    default="huggingface",
+    show_default=True,
+    help="Of pairs that come equally often: the smallest ids, or the greatest bytes.",
+)
+@click.option(
+    "--memory", metavar="SIZE", help="Budget such as 1GiB or 50%.  [default: a modest share]"
+)
+@click.option("--workers", type=int, help="Most threads to use.  [default: all cores that fit]")
+@click.option(
+    "--column", default="text", show_default=True, help="Field or column that holds the text."
+)
+@click.option(
+    "--separator",
+    default="file",
+    show_default=True,
+    help="What separates documents in text files: file, line, blank-line, or a literal "
+    "such as '<|endoftext|>'.",
+)
+@click.option(
+    "--bad-text",
+    type=click.Choice(["fail", "replace", "skip"]),
+    default="fail",
+    show_default=True,
+    help="What to do with text that is not valid UTF-8, and with rows without text.",
+)
+@click.option(
+    "--val",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Share of documents not to learn from, by the same hash as tokenize.",
+)
+@click.option("--restart", is_flag=True, help="Begin again, removing what lowtide made in DIR.")
+@click.option("--dry-run", is_flag=True, help="Say what would be used and taken; write nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--quiet", is_flag=True, help="No progress and no notes.")
+@debug_option
+def train_tokenizer_command(
+    inputs: tuple[str, ...],
+    out: str,
+    special_token: tuple[str, ...],
+    no_special_token: bool,
+    memory: str | None,
+    workers: int | None,
+    restart: bool,
+    dry_run: bool,
+    as_json: bool,
+    quiet: bool,
+    **chosen: object,
+) -> None:
+    """Learn a tokenizer from raw text of any size.
+
+    INPUT is a file, a folder or a glob: text, JSONL, Parquet or Arrow; text and JSONL also as .gz and .zst.
+    A single - is text from standard input, which cannot be resumed.
+    """
+    # Arrow's own allocator keeps what it frees and reserves 1 GiB; it asks once, when it is loaded.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    from lowtide.memory.budget import choose_budget
+    from lowtide.memory.limits import machine_limit
+    from lowtide.pipeline.train_settings import choose_special_tokens, make_train_settings
+    from lowtide.report.progress import show_progress
+
+    tokens = choose_special_tokens(special_token, none=no_special_token)
+    settings = make_train_settings({**chosen, "special_token": tokens})
+    budget = choose_budget(memory, machine_limit(slurm=os.environ))
+    if dry_run:
+        from lowtide.pipeline.train_estimate import estimate_training
+        from lowtide.report.results import show_estimate
+
+        found = estimate_training(inputs, out, settings, memory=budget, workers=workers)
+        show_estimate(found.rows(), found.as_record(), as_json=as_json)
+        return
+    with show_progress(quiet=quiet) as listen, listen_for_stops() as should_stop:
+        # Loaded in here: a stop that comes meanwhile is obeyed, after the first block.
+        from lowtide.pipeline.describe_training import training_record, training_rows
+        from lowtide.pipeline.train_tokenizer import train_tokenizer
+        from lowtide.report.results import show_estimate as show_rows
+
+        result = train_tokenizer(
+            inputs,
+            out,
+            settings,
+            memory=budget,
+            workers=workers,
+            restart=restart,
+            listen=listen,
+            should_stop=should_stop,
+        )
+    show_rows(training_rows(result), training_record(result), as_json=as_json)

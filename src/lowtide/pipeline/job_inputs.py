@@ -1,0 +1,103 @@
+"""The inputs of a run as they were when it began: a run goes on only over the same ones."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowtide.errors import DataError, UsageError
+from lowtide.source.find_inputs import InputFile
+from lowtide.storage.fingerprint import fingerprint_file
+
+_SHOWN_DIFFERENCES = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobInput:
+    """One input as it was when the run began."""
+
+    name: str
+    kind: str
+    size_bytes: int
+    modified_ns: int
+    fingerprint: str
+
+
+def describe_inputs(inputs: Sequence[InputFile]) -> tuple[JobInput, ...]:
+    """Fingerprints of all inputs: at most 1 MiB is read of each. Standard input has none."""
+    return tuple(_describe_input(item) for item in inputs)
+
+
+def _describe_input(item: InputFile) -> JobInput:
+    if item.is_stdin:
+        return JobInput(name="-", kind=item.kind, size_bytes=0, modified_ns=0, fingerprint="")
+    return JobInput(
+        name=str(item.path),
+        kind=f"{item.kind}.{item.compression}" if item.compression else str(item.kind),
+        size_bytes=item.size_bytes,
+        modified_ns=item.path.stat().st_mtime_ns,
+        fingerprint=fingerprint_file(item.path),
+    )
+
+
+def refuse_written_inputs(inputs: Sequence[JobInput]) -> None:
+    """A DataError if an input was written to while it was read: the tokens may be of two versions of it."""
+    for item in inputs:
+        if item.name == "-":
+            continue
+        now = Path(item.name).stat()
+        if (now.st_size, now.st_mtime_ns) != (item.size_bytes, item.modified_ns):
+            raise DataError(
+                f"{item.name} was written to while it was read",
+                remedy="let whatever writes it finish, then pass `--restart`",
+            )
+
+
+def list_setting_changes(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+    """Each difference as a line: `--val was 0.01, is 0.02`."""
+    return [
+        f"--{name.replace('_', '-')} was {old!r}, is {new!r}"
+        for (name, old), new in zip(before.items(), now.values(), strict=True)
+        if old != new
+    ]
+
+
+def list_input_changes(before: Sequence[JobInput], now: Sequence[JobInput]) -> list[str]:
+    """Each difference as a line: `a.txt has changed (size 3, was 4)`."""
+    names_before = [item.name for item in before]
+    names_now = [item.name for item in now]
+    known = {item.name: item for item in before}
+    still = set(names_now)
+    lines = [f"{name} is no longer among the inputs" for name in names_before if name not in still]
+    lines += [f"{name} is a new input" for name in names_now if name not in known]
+    if not lines and names_before != names_now:
+        lines.append("the inputs come in another order")
+    lines += [
+        _changed(known[item.name], item)
+        for item in now
+        if item.name in known and known[item.name] != item
+    ]
+    return lines
+
+
+def refuse_differences(differences: Sequence[str], folder: Path) -> None:
+    """A UsageError that lists what differs between the run begun in `folder` and this one, if anything."""
+    if not differences:
+        return
+    shown = "".join(f"\n  - {line}" for line in differences[:_SHOWN_DIFFERENCES])
+    more = len(differences) - _SHOWN_DIFFERENCES
+    rest = f"\n  - and {more} more" if more > 0 else ""
+    raise UsageError(
+        f"{folder} was begun with other settings or inputs:{shown}{rest}",
+        remedy="run with the settings and inputs of before to go on, pass `--restart` to begin again, "
+        "or choose another `--out`",
+    )
+
+
+def _changed(before: JobInput, now: JobInput) -> str:
+    if before.size_bytes != now.size_bytes:
+        return f"{now.name} has changed (size {now.size_bytes}, was {before.size_bytes})"
+    if before.fingerprint != now.fingerprint:
+        return f"{now.name} has changed (other content)"
+    return f"{now.name} was written to since"

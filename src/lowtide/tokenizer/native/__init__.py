@@ -1,0 +1,111 @@
+"""The door to the compiled part: what its functions take and give, and how it is found.
+
+C, because neither numpy nor a library that others keep counts words in bounded memory or merges pairs fast
+enough; ARCHITECTURE.md has the figures. It is loaded with ctypes, which lets go of the interpreter's
+lock during every call: threads count side by side. Nothing is loaded before the first use.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from ctypes import POINTER, Structure, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from functools import lru_cache
+from pathlib import Path
+
+from lowtide.errors import UsageError
+
+_NAME = "lowtide_native"
+_SUFFIXES = {"win32": ".dll", "darwin": ".dylib"}
+
+
+class Marks(Structure):
+    """What ends a text inside a block: all marks in one string, longer ones first, and where each ends."""
+
+    _fields_ = (("bytes", c_void_p), ("ends", c_void_p), ("count", c_uint32))
+
+
+class CountSettings(Structure):
+    """How a block is cut into words."""
+
+    _fields_ = (("pattern", c_int), ("classes", c_void_p), ("marks", Marks))
+
+
+class MergerSettings(Structure):
+    """The words to learn from, and how much room there is for learning."""
+
+    _fields_ = (
+        ("ties", c_int32),
+        ("bits", c_int32),
+        ("min_frequency", c_int64),
+        ("cells", c_void_p),
+        ("cell_count", c_uint64),
+        ("class_ends", c_void_p),
+        ("class_counts", c_void_p),
+        ("class_total", c_uint64),
+        ("alphabet", c_void_p),
+        ("alphabet_size", c_uint32),
+        ("most_symbols", c_uint32),
+        ("pair_slots", c_uint64),
+        ("list_room", c_uint64),
+    )
+
+
+_U64_OUT = POINTER(c_uint64)
+_SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
+    "lt_split_words": (
+        ctypes.c_size_t,
+        [c_int, c_void_p, ctypes.c_size_t, c_void_p, c_void_p, ctypes.c_size_t],
+    ),
+    "lt_table_new": (c_void_p, [c_uint64]),
+    "lt_table_free": (None, [c_void_p]),
+    "lt_table_clear": (None, [c_void_p]),
+    "lt_table_words": (c_uint64, [c_void_p]),
+    "lt_table_longest": (c_uint64, [c_void_p]),
+    "lt_table_sort": (c_int, [c_void_p]),
+    "lt_table_write": (c_uint64, [c_void_p, _U64_OUT, c_void_p, c_uint64]),
+    "lt_count_block": (
+        c_uint64,
+        [c_void_p, POINTER(CountSettings), c_void_p, c_uint64, c_uint64],
+    ),
+    "lt_runs_open": (c_void_p, [c_void_p, c_void_p, c_uint32]),
+    "lt_runs_close": (None, [c_void_p]),
+    "lt_runs_write": (c_uint64, [c_void_p, c_void_p, c_uint64, _U64_OUT]),
+    "lt_runs_damaged": (c_int, [c_void_p]),
+    "lt_runs_totals": (None, [c_void_p, c_void_p]),
+    "lt_classes_of": (c_void_p, [c_void_p, c_uint64]),
+    "lt_classes_free": (None, [c_void_p]),
+    "lt_classes_total": (c_uint64, [c_void_p]),
+    "lt_classes_list": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
+    "lt_lay_words": (
+        c_int,
+        [c_void_p, c_uint64, c_void_p, c_void_p, c_uint64, c_void_p, c_void_p, c_int32],
+    ),
+    "lt_merger_new": (c_void_p, [POINTER(MergerSettings)]),
+    "lt_merger_free": (None, [c_void_p]),
+    "lt_merger_run": (
+        c_int,
+        [c_void_p, c_uint32, c_uint64, c_void_p, c_uint64, _U64_OUT],
+    ),
+    "lt_merger_use_cells": (c_int, [c_void_p, c_void_p, c_int32, c_uint64, c_uint64]),
+    "lt_merger_close_up": (c_uint64, [c_void_p]),
+    "lt_merger_copy": (c_uint64, [c_void_p, _U64_OUT, c_void_p, c_uint64]),
+    "lt_merger_recounts": (c_uint64, [c_void_p]),
+}
+
+
+@lru_cache(maxsize=1)
+def load_native() -> ctypes.CDLL:
+    """The library, with every function's types declared. A UsageError where it was never built."""
+    path = Path(__file__).with_name(_NAME + _SUFFIXES.get(sys.platform, ".so"))
+    try:
+        library = ctypes.CDLL(str(path))
+    except OSError as cause:
+        raise UsageError(
+            f"the compiled part of lowtide is missing or does not fit this machine ({cause})",
+            remedy="install lowtide with pip (in a checkout: `pip install -e .`), which builds it",
+        ) from cause
+    for name, (result, arguments) in _SIGNATURES.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    return library

@@ -1,0 +1,229 @@
+"""Counted words on disk: sorted runs, written when a table is full and merged when the text is at its end.
+
+    run     word, word, …     in the order of their bytes; each as length and count (varints) and its bytes
+
+Runs are whole or absent, and carry a digest. Merging maps them and holds one buffer: its memory does not
+depend on how many words there are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from lowtide.errors import VerificationError
+from lowtide.storage.publish import publish, storage_errors, sync_file
+from lowtide.tokenizer.native import load_native
+from lowtide.units import MIB
+
+BUFFER_BYTES = 2 * MIB
+MOST_RUNS = 64
+"""More are merged into one before the next is written: each is a file that stays open while merging."""
+_HEADER_BYTES = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRecord:
+    """A run that stands in the work folder."""
+
+    name: str
+    size_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WordTotals:
+    """What the words of a corpus come to."""
+
+    distinct_words: int
+    words: int
+    text_bytes: int
+    distinct_bytes: int
+    longest_bytes: int
+
+
+class RunWriter:
+    """Writes one run beside its place; `finish` gives it its name."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        self._digest = xxhash.xxh3_128()
+        self._size_bytes = 0
+        with storage_errors(path):
+            self._file: BinaryIO = self._partial.open("wb")
+
+    def write(self, data: memoryview) -> None:
+        """Append to the run."""
+        with storage_errors(self._path):
+            self._file.write(data)
+        self._digest.update(data)
+        self._size_bytes += len(data)
+
+    def finish(self) -> RunRecord:
+        """Sync, name and describe the run."""
+        with storage_errors(self._path):
+            self._file.flush()
+            sync_file(self._file.fileno())
+            self._file.close()
+        publish(self._partial, self._path)
+        return RunRecord(
+            name=self._path.name,
+            size_bytes=self._size_bytes,
+            digest=str(self._digest.hexdigest()),
+        )
+
+    def abandon(self) -> None:
+        """Close and remove what was written."""
+        self._file.close()
+        self._partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def new_run(path: Path) -> Iterator[RunWriter]:
+    """A writer whose file goes when the block fails before `finish`."""
+    writer = RunWriter(path)
+    try:
+        yield writer
+    except BaseException:
+        writer.abandon()
+        raise
+
+
+@contextmanager
+def map_run(path: Path) -> Iterator[npt.NDArray[np.uint8]]:
+    """The bytes of a run, mapped and not read: they are the page cache's, not ours."""
+    with storage_errors(path, doing="read"):
+        size = path.stat().st_size
+        data = np.memmap(path, np.uint8, "r") if size else np.empty(0, np.uint8)
+    yield data
+    del data
+
+
+def check_run(folder: Path, record: RunRecord) -> None:
+    """Refuse a run that is not what was written."""
+    path = folder / record.name
+    digest = xxhash.xxh3_128()
+    if path.exists() and path.stat().st_size == record.size_bytes:
+        with storage_errors(path, doing="read"), path.open("rb") as file:
+            while data := file.read(BUFFER_BYTES):
+                digest.update(data)
+        if digest.hexdigest() == record.digest:
+            return
+    raise VerificationError(
+        f"{path} is not as it was written",
+        remedy="pass `--restart` to count the words again",
+    )
+
+
+def merge_runs(
+    folder: Path,
+    runs: Sequence[RunRecord],
+    name: str,
+    *,
+    after_each: Callable[[], None] = lambda: None,
+) -> tuple[RunRecord, WordTotals]:
+    """One run out of many, counts of equal words added up; and what they come to.
+
+    `after_each` is called after every 2 MiB written.
+    """
+    native = load_native()
+    paths = [folder / run.name for run in runs]
+    with _all_mapped(paths) as mapped, new_run(folder / name) as writer:
+        addresses = np.array([data.ctypes.data for data in mapped], np.uint64)
+        sizes = np.array([data.size for data in mapped], np.uint64)
+        merger = native.lt_runs_open(addresses.ctypes.data, sizes.ctypes.data, len(mapped))
+        if not merger:
+            raise MemoryError("no memory for merging runs of words")
+        try:
+            for piece in _merged(native, merger):
+                writer.write(piece)
+                after_each()
+            if native.lt_runs_damaged(merger):
+                raise VerificationError(
+                    f"a run of words in {folder} is damaged",
+                    remedy="pass `--restart` to count the words again",
+                )
+            totals = np.zeros(5, np.uint64)
+            native.lt_runs_totals(merger, totals.ctypes.data)
+        finally:
+            native.lt_runs_close(merger)
+        record = writer.finish()
+    distinct, words, text_bytes, distinct_bytes, longest = (int(total) for total in totals)
+    return record, WordTotals(
+        distinct_words=distinct,
+        words=words,
+        text_bytes=text_bytes,
+        distinct_bytes=distinct_bytes,
+        longest_bytes=longest,
+    )
+
+
+@contextmanager
+def _all_mapped(paths: Sequence[Path]) -> Iterator[list[npt.NDArray[np.uint8]]]:
+    mapped = []
+    for path in paths:
+        with map_run(path) as data:
+            mapped.append(data)
+    yield mapped
+
+
+def _merged(native: ctypes.CDLL, merger: int) -> Iterator[memoryview]:
+    buffer = np.empty(BUFFER_BYTES, np.uint8)
+    needed = ctypes.c_uint64()
+    while True:
+        written = native.lt_runs_write(merger, buffer.ctypes.data, buffer.size, needed)
+        if written:
+            yield memoryview(buffer[:written])  # type: ignore[arg-type]
+        elif needed.value:
+            buffer = np.empty(needed.value, np.uint8)  # a word longer than the buffer
+        else:
+            return
+
+
+def encode_run(word_counts: Mapping[bytes, int]) -> bytes:
+    """The plain version of the format, for small tables.
+
+    >>> encode_run({b"the": 300})
+    b'\\x03\\xac\\x02the'
+    """
+    return b"".join(
+        _varint(len(word)) + _varint(count) + word for word, count in sorted(word_counts.items())
+    )
+
+
+def decode_run(data: bytes) -> dict[bytes, int]:
+    """The words of a small run."""
+    words, at = {}, 0
+    while at < len(data):
+        length, at = _take_varint(data, at)
+        count, at = _take_varint(data, at)
+        words[data[at : at + length]] = count
+        at += length
+    return words
+
+
+def _varint(value: int) -> bytes:
+    digits = bytearray()
+    while value >= 0x80:
+        digits.append(value & 0x7F | 0x80)
+        value >>= 7
+    digits.append(value)
+    return bytes(digits)
+
+
+def _take_varint(data: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while data[at] >= 0x80:
+        value |= (data[at] & 0x7F) << shift
+        shift, at = shift + 7, at + 1
+    return value | data[at] << shift, at + 1
