@@ -67,8 +67,14 @@ def main() -> int:
             if run.returncode == -signal.SIGKILL:
                 seen["killed"] += 1
                 continue
-            if run.returncode or trained_bytes(out) != expected:
+            if run.returncode:
                 raise SystemExit(f"exit {run.returncode} after {dict(seen)}: {said.decode()}")
+            made = trained_bytes(out)
+            if made != expected:
+                unlike = [
+                    name for name in {*made, *expected} if made.get(name) != expected.get(name)
+                ]
+                raise SystemExit(f"other bytes after {dict(seen)}: {sorted(unlike)}")
             seen["finished, same bytes"] += 1
             shutil.rmtree(out)
         print(f"undisturbed {seconds:.1f} s; {dict(seen)}")

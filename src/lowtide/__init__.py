@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lowtide.errors import LowtideError
     from lowtide.pipeline.examine import inspect, open_dataset, verify
     from lowtide.pipeline.export import export
     from lowtide.pipeline.settings import TokenizeSettings
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 __all__ = [
+    "LowtideError",
     "TokenizeResult",
     "TokenizeSettings",
     "Tokenizer",
@@ -34,6 +36,7 @@ __all__ = [
 ]
 
 _HOMES = {
+    "LowtideError": "lowtide.errors",
     "TokenizeResult": "lowtide.pipeline.tokenize",
     "TokenizeSettings": "lowtide.pipeline.settings",
     "Tokenizer": "lowtide.tokenizer.tokenizer",

@@ -158,3 +158,17 @@ def test_a_stop_is_clean_and_says_so(tmp_path: Path, inputs: list[Path]) -> None
     again = run_lowtide(*arguments, "--separator", SEPARATOR)
     assert again.code == 0
     assert "already" in again.out
+
+
+def test_a_kill_while_files_are_written_leaves_nothing_in_any_folder(
+    tmp_path: Path, inputs: list[Path], undisturbed: dict[str, bytes]
+) -> None:
+    """What such a kill leaves behind, put there by hand: it falls into a few milliseconds otherwise."""
+    out = tmp_path / "out"
+    with pytest.raises(StoppedError):
+        lowtide.train_tokenizer(inputs, out, SETTINGS, should_stop=lambda: "terminated")
+    (out / "500").mkdir()
+    for folder in (out, out / "500", out / ".lowtide"):
+        (folder / ".merges.txt.4711.tmp").write_text("half")
+    lowtide.train_tokenizer(inputs, out, SETTINGS)
+    assert trained_bytes(out) == undisturbed

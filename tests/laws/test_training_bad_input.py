@@ -11,6 +11,7 @@ import lowtide
 from bench.power_cut import mounted_tmpfs
 from lowtide import TrainSettings
 from lowtide.errors import DataError, UsageError, VerificationError
+from lowtide.events import Advanced, Event
 from tests.commands import assert_nothing_half_written
 from tests.commands import lowtide as run_lowtide
 from tests.corpora import SEPARATOR, make_documents
@@ -59,6 +60,7 @@ def test_fewer_pairs_than_asked_for_is_said_clearly(tmp_path: Path) -> None:
         (["--vocab-size", "abc"], "abc"),
         (["--special-token", ""], "empty"),
         (["--special-token", "<a>", "--special-token", "<a>"], "2 times"),
+        (["--special-token", "<" + "a" * 5000 + ">"], "bytes long"),
         (["--special-token", "a"], "ordinary token"),
         (["--special-token", "Ġthe"], "ordinary token"),
         (["--special-token", "<a>", "--no-special-token"], "contradict"),
@@ -215,3 +217,29 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on(tmp_path: Path, megaby
             assert not (disk / "out" / ".lowtide").exists()
     except (OSError, subprocess.CalledProcessError) as error:
         pytest.skip(f"no file system can be mounted here: {error}")
+
+
+def test_when_all_is_held_out_the_error_says_so(tmp_path: Path, text: Path) -> None:
+    done = run_lowtide("train-tokenizer", text, "--out", tmp_path / "out", "--val", "0.999")
+    assert done.code == 1
+    assert "held out by --val 0.999" in done.problem
+    assert not (tmp_path / "out").exists()
+
+
+def test_an_input_that_vanishes_is_told_as_such(tmp_path: Path, text: Path) -> None:
+    def listen(event: Event) -> None:
+        if isinstance(event, Advanced):
+            text.unlink(missing_ok=True)
+
+    with pytest.raises(DataError, match=r"text.txt was there"):
+        lowtide.train_tokenizer([text], tmp_path / "out", listen=listen)
+
+
+def test_commands_for_tokens_know_a_tokenizer_when_they_see_one(tmp_path: Path, text: Path) -> None:
+    lowtide.train_tokenizer([text], tmp_path / "out", TrainSettings(vocab_size=(300,)))
+    for command in ("inspect", "verify"):
+        done = run_lowtide(command, tmp_path / "out")
+        assert done.code == 2
+        assert "holds a tokenizer" in done.problem
+    with pytest.raises(UsageError, match="trained tokenizer"):
+        lowtide.Tokenizer.load("gpt2").save(tmp_path / "out")

@@ -56,3 +56,19 @@ def test_more_distinct_words_than_fit_are_learnt_exactly(tmp_path: Path) -> None
     for name in ("tokenizer.json", "merges.txt", "lowtide-tokenizer.json"):
         assert (tmp_path / "tight" / name).read_bytes() == (tmp_path / "roomy" / name).read_bytes()
     assert json.loads(tight.stdout)["distinct_words"] >= 1_900_000
+
+
+@pytest.mark.cgroup
+def test_neither_many_sizes_nor_a_long_held_out_document_break_the_budget(tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    source = random.Random(32)
+    documents = [make_document(source, 3000) for _ in range(300)]
+    held_out = "z5" + "ab" * 7_000_000  # without a safe cut; its hash falls below 0.1
+    text.write_text(SEPARATOR.join([held_out, *documents]), newline="")
+    sizes = ",".join(str(size) for size in range(2000, 4000, 100))
+    flags = ("--val", "0.1", "--vocab-size", sizes)
+    result = train_in_box(tmp_path / "out", text, "224MiB", *flags, "--json")
+    assert (result.returncode, result.oom_kills) == (0, 0), result.stderr
+    told = json.loads(result.stdout)
+    assert told["compared"]["text"] == "held-out text"
+    assert told["peak_private_bytes"] > result.peak_private_bytes * 0.7

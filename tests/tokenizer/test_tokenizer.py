@@ -389,3 +389,13 @@ def test_a_merge_of_unknown_tokens_is_found_when_a_file_is_opened(tmp_path: Path
 def test_it_is_a_public_name() -> None:
     assert lowtide.Tokenizer is Tokenizer
     assert "Tokenizer" in dir(lowtide)
+
+
+def test_a_mistyped_treatment_of_special_tokens_is_refused() -> None:
+    tokenizer = Tokenizer.load("gpt2")
+    for encode in (
+        tokenizer.encode,
+        lambda text, **how: tokenizer.encode_batch([text, text], **how),
+    ):
+        with pytest.raises(UsageError, match="tokens"):
+            encode("a<|endoftext|>", special_in_text="tokens")  # type: ignore[arg-type]

@@ -10,14 +10,16 @@ import heapq
 from dataclasses import asdict, dataclass
 
 from lowtide.pipeline.curve_picture import PICTURE_NAME
+from lowtide.pipeline.folder import TOKENIZER
 from lowtide.pipeline.learn_run import Learning
 from lowtide.pipeline.measure_tokenizer import Comparison, NotCompared
-from lowtide.pipeline.train_manifest import LearntSize, TrainManifest
+from lowtide.pipeline.train_manifest import RUN_NAME, LearntSize, TrainManifest
 from lowtide.pipeline.train_tokenizer import TrainResult
 from lowtide.units import format_bytes, format_count, format_seconds
 
 LONGEST_TOKENS = 5
 _SHOWN_CHARACTERS = 40
+_SHOWN_SIZES = 8
 
 Rows = list[tuple[str, str]]
 
@@ -35,10 +37,12 @@ def training_rows(result: TrainResult) -> Rows:
     """The result as names and sentences, each figure with where it comes from."""
     manifest = result.manifest
     rows = [("folder", escape_text(str(result.folder))), *_corpus_rows(manifest)]
-    for number, size in enumerate(manifest.learnt):
+    for number, size in enumerate(manifest.learnt[:_SHOWN_SIZES]):
         rows += _size_rows(size, manifest.settings.min_frequency)
         if isinstance(result.comparison, Comparison):
             rows.append(("  compared", _compare(result.comparison, number)))
+    if (more := len(manifest.learnt) - _SHOWN_SIZES) > 0:
+        rows.append(("", f"and {more} more, see {TOKENIZER.manifest_name} and {RUN_NAME}"))
     if result.learning is not None:
         if isinstance(result.comparison, NotCompared):
             rows.append(("compared", f"not with gpt2: {result.comparison.why}"))

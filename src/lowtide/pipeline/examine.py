@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 
 from lowtide.errors import DataError, LowtideError, UsageError
+from lowtide.pipeline.folder import TOKENIZER
 from lowtide.pipeline.prepare import choose_cut_rule, choose_delimiter
 from lowtide.pipeline.settings import TokenizeSettings
 from lowtide.shards.describe import DatasetFacts, Sample, describe_dataset, sample_documents
@@ -55,7 +56,17 @@ def open_dataset(path: str | Path, *, tokenizer: str | None = None) -> Dataset:
 
     lowtide.open_dataset("tokens").splits["train"].read(0, 1025)
     """
+    _refuse_tokenizer(Path(path))
     return open_at(Path(path), tokenizer=tokenizer_record(tokenizer))
+
+
+def _refuse_tokenizer(path: Path) -> None:
+    if (path / TOKENIZER.manifest_name).exists():
+        raise UsageError(
+            f"{path} holds a tokenizer and no tokens",
+            remedy=f"make tokens with `lowtide tokenize INPUT... --tokenizer {path} --out tokens`; the "
+            "`train-tokenizer` that made it, run again, compares its files with their digests",
+        )
 
 
 def inspect(path: str | Path, *, tokenizer: str | None = None) -> Inspection:
@@ -73,6 +84,7 @@ def verify(
 ) -> Proof:
     """Read every byte and compare; where the inputs are still there, compare a sample with them."""
     folder = Path(path)
+    _refuse_tokenizer(folder)
     found = verify_dataset(folder, tokenizer=tokenizer_record(tokenizer), progress=progress)
     if not found.sound or not (folder / MANIFEST_NAME).is_file():
         return Proof(verification=found, compared_documents=0, comparison="")

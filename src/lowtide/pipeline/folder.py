@@ -14,6 +14,7 @@ from lowtide.pipeline.job import JOB_NAME
 from lowtide.shards.export import EXPORT_PROGRESS_NAME
 from lowtide.shards.layout import MANIFEST_NAME, WORK_FOLDER
 from lowtide.storage.publish import remove_leftovers, storage_errors, sync_folder
+from lowtide.tokenizer.write_files import TRAINED_MANIFEST_NAME
 
 STOP_NAME = ".stop"
 _LOCK_NAME = "lock"
@@ -33,7 +34,7 @@ SHARDS = FolderKind(
     manifest_name=MANIFEST_NAME, work_name=JOB_NAME, in_words="an unfinished `tokenize`"
 )
 TOKENIZER = FolderKind(
-    manifest_name="lowtide-tokenizer.json",
+    manifest_name=TRAINED_MANIFEST_NAME,
     work_name="training.json",
     in_words="an unfinished `train-tokenizer`",
 )

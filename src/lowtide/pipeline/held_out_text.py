@@ -45,7 +45,13 @@ class HeldOutText:
         if not flags.any():
             return block.text
         pieces = block.text.split(self._delimiter)
-        self._keep([pieces[index] for index in np.flatnonzero(flags)])
+        last = len(pieces) - 1  # not finished: the delimiter is still to come
+        self._keep(
+            [
+                pieces[index] + (self._delimiter if index < last else b"")
+                for index in np.flatnonzero(flags)
+            ]
+        )
         return self._delimiter.join(pieces[index] for index in np.flatnonzero(~flags))
 
     def sync(self) -> int:
@@ -71,5 +77,5 @@ class HeldOutText:
                 self._file.truncate(self._kept_bytes)  # what came after the checkpoint goes
                 self._file.seek(self._kept_bytes)
             for piece in pieces:
-                self._file.write(piece + self._delimiter)
-                self._kept_bytes += len(piece) + len(self._delimiter)
+                self._file.write(piece[: MOST_KEPT_BYTES - self._kept_bytes])
+                self._kept_bytes = min(MOST_KEPT_BYTES, self._kept_bytes + len(piece))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,9 +37,19 @@ def _describe_input(item: InputFile) -> JobInput:
         name=str(item.path),
         kind=f"{item.kind}.{item.compression}" if item.compression else str(item.kind),
         size_bytes=item.size_bytes,
-        modified_ns=item.path.stat().st_mtime_ns,
+        modified_ns=_stat(item.path).st_mtime_ns,
         fingerprint=fingerprint_file(item.path),
     )
+
+
+def _stat(path: Path) -> os.stat_result:
+    try:
+        return path.stat()
+    except OSError as cause:
+        raise DataError(
+            f"{path} was there and cannot be read any more: {cause.strerror}",
+            remedy="put it back as it was, and run the same command again",
+        ) from cause
 
 
 def refuse_written_inputs(inputs: Sequence[JobInput]) -> None:
@@ -46,7 +57,7 @@ def refuse_written_inputs(inputs: Sequence[JobInput]) -> None:
     for item in inputs:
         if item.name == "-":
             continue
-        now = Path(item.name).stat()
+        now = _stat(Path(item.name))
         if (now.st_size, now.st_mtime_ns) != (item.size_bytes, item.modified_ns):
             raise DataError(
                 f"{item.name} was written to while it was read",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -11,18 +11,17 @@ from lowtide.pipeline.held_out_text import HELD_OUT_NAME
 from lowtide.pipeline.train_prepare import TrainPrepared
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.source.sample import sample_inputs
-from lowtide.tokenizer.byte_pairs import BytePairs
-from lowtide.tokenizer.encode import Encoder, EncodeSettings, encoder_bytes
-from lowtide.tokenizer.vocabulary import Vocabulary, from_json, load_vocabulary
-from lowtide.tokenizer.write_files import tokenizer_json
+from lowtide.tokenizer.encode import Encoder, EncodeSettings, encoder_bytes_for
+from lowtide.tokenizer.vocabulary import Vocabulary
 from lowtide.units import KIB, MIB
 
 _SAMPLES = 16
 _SAMPLE_BYTES = 256 * KIB
 _LARGEST_BLOCK_BYTES = MIB
 """A longer stretch without a safe cut would take an encoder 33 times its size: it is left out."""
-_CACHE_BYTES = 48 * MIB
-"""What an encoder may keep of 4 to 16 MiB of text."""
+_CACHE_BYTES = 64 * MIB
+"""What the text, and an encoder's words of 4 to 16 MiB of it, may take."""
+_GPT2_TOKENS = 50_257
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,42 +43,70 @@ class NotCompared:
     why: str
 
 
-def compare_with_gpt2(
-    folder: Path,
-    prepared: TrainPrepared,
-    vocabularies: Sequence[BytePairs],
-    *,
-    held_out_bytes: int,
-    after_each: Callable[[], None],
-) -> Comparison | NotCompared:
-    """On held-out text where there is some, else on a sample of the corpus. `after_each` is called whenever
-    an encoder has done its part."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Yardstick:
+    """The text that every vocabulary is measured on."""
+
+    text: str
+    blocks: tuple[bytes, ...]
+    delimiter: bytes
+
+    @property
+    def text_bytes(self) -> int:
+        """Without what ends documents."""
+        ends = sum(block.count(self.delimiter) for block in self.blocks)
+        return sum(map(len, self.blocks)) - ends * len(self.delimiter)
+
+    def measure(self, vocabulary: Vocabulary, after_each: Callable[[], None]) -> float:
+        """Bytes a token. `after_each` is called after every block, while the encoder is there."""
+        settings = EncodeSettings(
+            vocabulary=vocabulary, delimiter=self.delimiter, special_in_text="token"
+        )
+        encoder = Encoder(settings)
+        count = 0
+        for block in self.blocks:
+            documents = block.count(self.delimiter)
+            count += len(encoder.encode(block, document_count=documents).ids) - documents
+            after_each()
+        del encoder
+        give_back()
+        return self.text_bytes / max(1, count)
+
+
+def choose_yardstick(
+    folder: Path, prepared: TrainPrepared, *, held_out_bytes: int
+) -> Yardstick | NotCompared:
+    """Held-out text where there is some, else a sample of the corpus."""
     if prepared.reads_stdin and not held_out_bytes:
         return NotCompared(why="the text from standard input is gone")
-    gpt2 = load_vocabulary("gpt2")
-    learnt = [from_json(tokenizer_json(pairs), name="learnt") for pairs in vocabularies]
-    most = max(encoder_bytes(vocabulary) for vocabulary in (gpt2, *learnt)) + _CACHE_BYTES
-    if most > prepared.allowances.merge_bytes:
+    most_tokens = max(_GPT2_TOKENS, *prepared.settings.vocab_size)
+    if encoder_bytes_for(most_tokens) + _CACHE_BYTES > prepared.allowances.merge_bytes:
         return NotCompared(why="the budget has no room for an encoder")
-    blocks = list(_held_out(folder, held_out_bytes) if held_out_bytes else _sample(prepared))
     delimiter = prepared.read.delimiter
-    text_bytes = sum(len(block) - block.count(delimiter) * len(delimiter) for block in blocks)
-    if not text_bytes:
-        return NotCompared(why="there is no text to measure on")
-    rates = [
-        text_bytes / _count_tokens(one, delimiter, blocks, after_each) for one in (*learnt, gpt2)
-    ]
-    return Comparison(
+    held_out = _held_out(folder, delimiter, held_out_bytes) if held_out_bytes else _sample(prepared)
+    yardstick = Yardstick(
         text="held-out text" if held_out_bytes else "a sample of the training text",
-        text_bytes=text_bytes,
-        learnt=tuple(rates[:-1]),
-        gpt2=rates[-1],
+        blocks=tuple(held_out),
+        delimiter=delimiter,
     )
+    if not yardstick.text_bytes:
+        return NotCompared(why="there is no text to measure on")
+    return yardstick
 
 
-def _held_out(folder: Path, size: int) -> Iterator[bytes]:
+def _held_out(folder: Path, delimiter: bytes, size: int) -> Iterator[bytes]:
+    """Whole documents, in blocks; one that is longer than a block is left out."""
     with (folder / WORK_FOLDER / HELD_OUT_NAME).open("rb") as file:
-        yield file.read(size)
+        documents = file.read(size).split(delimiter)
+    block = bytearray()
+    for document in documents:
+        if len(document) > _LARGEST_BLOCK_BYTES:
+            continue
+        if len(block) + len(document) > _LARGEST_BLOCK_BYTES:
+            yield bytes(block)
+            block.clear()
+        block += document + delimiter
+    yield bytes(block)
 
 
 def _sample(prepared: TrainPrepared) -> Iterator[bytes]:
@@ -88,22 +115,3 @@ def _sample(prepared: TrainPrepared) -> Iterator[bytes]:
         for block in sample.blocks:
             if len(block.text) <= _LARGEST_BLOCK_BYTES:
                 yield block.text
-
-
-def _count_tokens(
-    vocabulary: Vocabulary,
-    delimiter: bytes,
-    blocks: Sequence[bytes],
-    after_each: Callable[[], None],
-) -> int:
-    """Tokens without those that end documents."""
-    settings = EncodeSettings(vocabulary=vocabulary, delimiter=delimiter, special_in_text="token")
-    encoder = Encoder(settings)
-    count = 0
-    for block in blocks:
-        documents = block.count(delimiter)
-        count += len(encoder.encode(block, document_count=documents).ids) - documents
-    after_each()
-    del encoder
-    give_back()
-    return max(1, count)

@@ -32,7 +32,12 @@ from lowtide.pipeline.train_prepare import TrainPrepared
 from lowtide.pipeline.train_settings import TrainSettings
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.source.blocks import BadRow
-from lowtide.storage.publish import storage_errors, sync_folder, write_atomically
+from lowtide.storage.publish import (
+    remove_leftovers,
+    storage_errors,
+    sync_folder,
+    write_atomically,
+)
 from lowtide.storage.sealed_json import write_sealed
 from lowtide.tokenizer.byte_pairs import BytePairs
 from lowtide.tokenizer.write_files import rank_file_name, tokenizer_files
@@ -43,22 +48,25 @@ def size_folder(settings: TrainSettings, vocab_size: int) -> str:
     return "" if len(settings.vocab_size) == 1 else str(vocab_size)
 
 
-def write_vocabularies(
-    folder: Path, learning: Learning, vocabularies: Sequence[BytePairs]
+def write_vocabulary(
+    folder: Path, settings: TrainSettings, vocab_size: int, pairs: BytePairs
 ) -> list[OutputFile]:
-    """Write all files of all sizes, and the picture; none is announced before the manifest stands."""
-    settings = learning.settings
-    written = []
-    for size, pairs in zip(settings.vocab_size, vocabularies, strict=True):
-        inside = size_folder(settings, size)
-        if inside:
-            with storage_errors(folder / inside):
-                (folder / inside).mkdir(exist_ok=True)
-            sync_folder(folder)
-        for name, data in tokenizer_files(pairs).items():
-            written.append(_write(folder, f"{inside}/{name}" if inside else name, data))
-    written.append(_write(folder, PICTURE_NAME, draw_curve(learning).encode()))
-    return written
+    """Write all files of one size; none is announced before the manifest stands."""
+    inside = size_folder(settings, vocab_size)
+    if inside:
+        with storage_errors(folder / inside):
+            (folder / inside).mkdir(exist_ok=True)
+        remove_leftovers(folder / inside)  # of a run that was killed while it wrote here
+        sync_folder(folder)
+    return [
+        _write(folder, f"{inside}/{name}" if inside else name, data)
+        for name, data in tokenizer_files(pairs).items()
+    ]
+
+
+def write_picture(folder: Path, learning: Learning) -> OutputFile:
+    """Draw bytes a token over vocabulary size."""
+    return _write(folder, PICTURE_NAME, draw_curve(learning).encode())
 
 
 def _write(folder: Path, name: str, data: bytes) -> OutputFile:
@@ -156,6 +164,8 @@ def _remove_outputs(folder: Path, settings: TrainSettings) -> None:
         inside = folder / size_folder(settings, size)
         for name in names:
             (inside / name).unlink(missing_ok=True)
+        if inside != folder and inside.is_dir():
+            remove_leftovers(inside)
         if inside != folder and inside.is_dir() and not any(inside.iterdir()):
             inside.rmdir()
     for name in (RUN_NAME, PICTURE_NAME):

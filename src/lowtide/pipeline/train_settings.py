@@ -19,6 +19,8 @@ from lowtide.tokenizer.vocabulary import END_OF_TEXT
 
 _BYTES = 256
 _LARGEST_VOCABULARY = 1 << 24
+_LONGEST_SPECIAL_BYTES = 1024
+"""Every beginning of a special token is looked for wherever text is cut."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,6 +146,11 @@ def _check_special_tokens(tokens: Sequence[str]) -> None:
                 f"the special token {token!r} is not valid text",
                 remedy="pass text that can be written as UTF-8",
             ) from cause
+        if len(token.encode()) > _LONGEST_SPECIAL_BYTES:
+            raise UsageError(
+                f"the special token {token[:20]}… is {len(token.encode())} bytes long",
+                remedy=f"pass one of at most {_LONGEST_SPECIAL_BYTES} bytes",
+            )
         if tokens.count(token) > 1:
             raise UsageError(
                 f"the special token {token} is there {tokens.count(token)} times",

@@ -25,7 +25,12 @@ from lowtide.pipeline.count_run import CountRun
 from lowtide.pipeline.folder import TOKENIZER
 from lowtide.pipeline.job_inputs import describe_inputs, refuse_written_inputs
 from lowtide.pipeline.learn_run import Learning, learn
-from lowtide.pipeline.measure_tokenizer import Comparison, NotCompared, compare_with_gpt2
+from lowtide.pipeline.measure_tokenizer import (
+    Comparison,
+    NotCompared,
+    Yardstick,
+    choose_yardstick,
+)
 from lowtide.pipeline.train_job import (
     CountProgress,
     TrainJob,
@@ -41,13 +46,16 @@ from lowtide.pipeline.train_outputs import (
     empty_work_folder,
     find_finished,
     publish_tokenizer,
-    write_vocabularies,
+    write_picture,
+    write_vocabulary,
 )
 from lowtide.pipeline.train_prepare import TrainPrepared, prepare_training
 from lowtide.pipeline.train_settings import TrainSettings
 from lowtide.pipeline.watch_run import ShouldStop, Watch, never_stop
 from lowtide.source.arrow_memory import plain_allocation
 from lowtide.source.stream import read_blocks
+from lowtide.tokenizer.vocabulary import from_json, load_vocabulary
+from lowtide.tokenizer.write_files import tokenizer_json
 from lowtide.units import MIB, format_bytes
 
 CHECKPOINT_SECONDS = 30.0
@@ -227,11 +235,25 @@ def _count_all(run: CountRun, prepared: TrainPrepared, watch: Watch) -> CountPro
                 remedy="pass a larger `--memory`; the same command goes on where it was",
             ) from cause
     if not (run.progress.totals and run.progress.totals.words):
-        raise DataError(
-            "the inputs hold no text at all",
-            remedy="check the paths and `--column` or `--separator`",
-        )
+        raise _nothing_to_learn(run, prepared.settings)
     return run.progress
+
+
+def _nothing_to_learn(run: CountRun, settings: TrainSettings) -> DataError:
+    if run.progress.held_out_bytes:
+        return DataError(
+            f"all {run.counts.documents} documents are held out by --val {settings.val}",
+            remedy="pass a smaller `--val`, or the `--separator` that ends documents",
+        )
+    if run.counts.bad_count:
+        return DataError(
+            f"all text was left out as bad text ({run.counts.bad_count} places)",
+            remedy="pass `--bad-text replace`, or other files",
+        )
+    return DataError(
+        "the inputs hold no text at all",
+        remedy="check the paths and `--column` or `--separator`",
+    )
 
 
 def _learn(
@@ -259,17 +281,33 @@ def _finish(
     watch: Watch,
     run: CountRun,
 ) -> tuple[Comparison | NotCompared, TrainManifest]:
-    """Write the files of every size, and measure them against gpt2."""
+    """Write and measure the vocabularies, one at a time: each takes some hundred bytes a token meanwhile."""
     sizes = prepared.settings.vocab_size
-    vocabularies = [learning.byte_pairs(size) for size in sizes]
-    files = write_vocabularies(folder, learning, vocabularies)
-    comparison = compare_with_gpt2(
-        folder,
-        prepared,
-        vocabularies,
-        held_out_bytes=run.progress.held_out_bytes,
-        after_each=watch.note_memory,
-    )
+    merges = len(learning.steps)
+
+    def look() -> None:
+        watch.after_slice(run, merges, merges)
+
+    yardstick = choose_yardstick(folder, prepared, held_out_bytes=run.progress.held_out_bytes)
+    files, rates = [], []
+    for size in sizes:
+        pairs = learning.byte_pairs(size)
+        files += write_vocabulary(folder, learning.settings, size, pairs)
+        look()
+        if isinstance(yardstick, Yardstick):
+            vocabulary = from_json(tokenizer_json(pairs), name="learnt")
+            rates.append(yardstick.measure(vocabulary, look))
+    files.append(write_picture(folder, learning))
+    comparison: Comparison | NotCompared
+    if isinstance(yardstick, NotCompared):
+        comparison = yardstick
+    else:
+        comparison = Comparison(
+            text=yardstick.text,
+            text_bytes=yardstick.text_bytes,
+            learnt=tuple(rates),
+            gpt2=yardstick.measure(load_vocabulary("gpt2"), look),
+        )
     manifest = make_train_manifest(
         prepared.settings,
         job.inputs,

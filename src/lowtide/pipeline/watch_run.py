@@ -115,11 +115,6 @@ class Watch:
 
         self._look(how_far, encoder)
 
-    def note_memory(self) -> None:
-        """Look at memory alone, for the peak that is told at the end."""
-        used_bytes = private_bytes() - self._prepared.foreign_bytes
-        self.peak_private_bytes = max(self.peak_private_bytes, used_bytes)
-
     def _look(self, how_far: Callable[[int, float], Event], encoder: Renewable) -> None:
         used_bytes = private_bytes() - self._prepared.foreign_bytes
         self.peak_private_bytes = max(self.peak_private_bytes, used_bytes)

@@ -24,9 +24,10 @@ import numpy.typing as npt
 from lowtide.errors import DoesNotFitError, VerificationError
 from lowtide.storage.publish import reserve, storage_errors
 from lowtide.tokenizer.byte_pairs import bytes_in_order
+from lowtide.tokenizer.merge_room import MergeAllowances, spend_on_merges, spend_with_file
 from lowtide.tokenizer.native import MergerSettings, load_native
 from lowtide.tokenizer.reference_train import Ties
-from lowtide.units import MIB, format_bytes, round_up_to_mib
+from lowtide.units import round_up_to_mib
 
 Steps: TypeAlias = npt.NDArray[np.void]
 STEP = np.dtype(
@@ -40,21 +41,6 @@ _SLICE_STEPS = 1024
 _SLICE_PLACES = 8_000_000
 """Places looked at between two looks at the clock: about a tenth of a second."""
 _COPY_SYMBOLS = 1 << 18
-_MOST_CELLS = (1 << 32) - 1
-_PAIR_BYTES = 16 + 12
-"""A slot in the table of pairs, and half an entry in the queue."""
-_RECOUNT_BYTES = 24 + 12
-"""More for each slot while pairs are counted anew."""
-_LEAST_PAIR_SLOTS, _MANY_PAIR_SLOTS = 1 << 16, 1 << 20
-_CELLS_A_SLOT = 64
-"""A table that stays in the processor's cache is faster; one that is too small has pairs counted anew."""
-_SYMBOL_BYTES = 192
-_PLACE_BYTES = 4
-_PLACES_A_CELL = 3
-"""More are never needed: one for each cell at first, two for each merge."""
-_LEAST_PLACES_A_CELL = 0.25
-"""With fewer, pairs would have to be counted anew every few merges."""
-_SYMBOLS_BY_BITS = {8: 239, 16: (1 << 16) - 65, 32: (1 << 31) - 1}
 
 
 class Status(IntEnum):
@@ -66,6 +52,9 @@ class Status(IntEnum):
     CELLS_TOO_NARROW = 3
     OUT_OF_MEMORY = 4
     LISTS_TOO_SMALL = 5
+
+
+_GO_ON = (Status.ROOM_IS_FULL, Status.CELLS_TOO_NARROW, Status.LISTS_TOO_SMALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,23 +90,13 @@ class WordClasses:
         return 1 + int(self.cells.sum())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MergeAllowances:
-    """How an allowance is spent on learning merges."""
-
-    bits: int
-    """Width of a cell."""
-    cells_in_file: bool
-    pair_slots: int
-    list_room: int
-    """Places that all lists together may hold."""
-    needs: dict[str, int]
-
-
 def read_classes(words: npt.NDArray[np.uint8]) -> WordClasses:
     """Walk over a run of words once. Words of a single byte have no pair and are left out."""
     native = load_native()
-    found = native.lt_classes_of(words.ctypes.data, words.size)
+    damaged = ctypes.c_int()
+    found = native.lt_classes_of(words.ctypes.data, words.size, damaged)
+    if not found and not damaged.value:
+        raise MemoryError("no memory for the counts of words")
     if not found:
         raise VerificationError(
             "the counted words are damaged", remedy="pass `--restart` to count them again"
@@ -135,77 +114,6 @@ def read_classes(words: npt.NDArray[np.uint8]) -> WordClasses:
         words=words_of[order],
         cells=cells[order],
         alphabet=bytes(byte for byte in bytes_in_order() if seen[byte]),
-    )
-
-
-def spend_on_merges(
-    cell_count: int, symbol_count: int, most_symbols: int, allowance_bytes: int
-) -> MergeAllowances:
-    """The widest cells, tables and lists that the allowance carries.
-
-    Narrow cells are enough until there are 239 symbols; from then on words are shorter, and wider cells fit
-    where they did not. Where nothing fits, cells lie in a file that is mapped, and paging makes it slow.
-    """
-    if cell_count > _MOST_CELLS:
-        raise DoesNotFitError(
-            f"the distinct words are {format_bytes(cell_count)} together, and merges can be learnt from "
-            f"{format_bytes(_MOST_CELLS)} at most",
-            remedy="leave out files of random or encoded data: ordinary text of a terabyte has fewer",
-        )
-    wide = 16 if most_symbols <= _SYMBOLS_BY_BITS[16] else 32
-    narrow = [8] if symbol_count < _SYMBOLS_BY_BITS[8] * 3 // 4 else []
-    for bits, in_file in [(wide, False), *((bits, False) for bits in narrow), (wide, True)]:
-        for slots in _slot_counts(cell_count, most_symbols):
-            needs = {
-                "words": 0 if in_file else cell_count * bits // 8,
-                "symbols": most_symbols * _SYMBOL_BYTES + MIB,
-                "pairs": slots * (_PAIR_BYTES + _RECOUNT_BYTES),
-            }
-            places = (allowance_bytes - sum(needs.values())) // _PLACE_BYTES
-            least = int(cell_count * (_LEAST_PLACES_A_CELL if not in_file else 0.02)) + 1024
-            if places >= least:
-                room = min(places, _PLACES_A_CELL * cell_count + 1024, _MOST_CELLS)
-                return MergeAllowances(
-                    bits=bits,
-                    cells_in_file=in_file,
-                    pair_slots=slots,
-                    list_room=room,
-                    needs=needs | {"lists of places": room * _PLACE_BYTES},
-                )
-    raise _does_not_fit(cell_count, most_symbols, allowance_bytes)
-
-
-def check_merge_room(most_merges: int, allowance_bytes: int) -> None:
-    """Refuse a vocabulary that cannot be learnt in this allowance from any words, before any are counted."""
-    symbols = 256 + most_merges
-    spend_on_merges(symbols, 256, symbols, allowance_bytes)
-
-
-def _slot_counts(cell_count: int, most_symbols: int) -> list[int]:
-    """Sizes of the table of pairs to try, each half of the one before. A merge may bring two pairs a symbol."""
-    least = _power_of_two(max(_LEAST_PAIR_SLOTS, 2 * min(most_symbols, cell_count)))
-    many = min(max(4 * most_symbols, cell_count // _CELLS_A_SLOT), _MANY_PAIR_SLOTS)
-    best = _power_of_two(max(least, many))
-    return [best >> shift for shift in range((best // least).bit_length())]
-
-
-def _power_of_two(at_least: int) -> int:
-    return 1 << (at_least - 1).bit_length()
-
-
-def _does_not_fit(cell_count: int, most_symbols: int, allowance_bytes: int) -> DoesNotFitError:
-    least_slots = _slot_counts(cell_count, most_symbols)[-1]
-    least = (
-        most_symbols * _SYMBOL_BYTES
-        + MIB
-        + least_slots * (_PAIR_BYTES + _RECOUNT_BYTES)
-        + int(cell_count * 0.02 + 1024) * _PLACE_BYTES
-    )
-    more = round_up_to_mib(max(least - allowance_bytes, MIB))
-    return DoesNotFitError(
-        f"learning merges needs at least {format_bytes(least)}, and {format_bytes(allowance_bytes)} are "
-        "left of the budget",
-        remedy=f"pass a `--memory` that is {more} larger, or a smaller `--vocab-size`",
     )
 
 
@@ -246,7 +154,9 @@ class MergeLearner:
         if self._handle is not None:
             self._native.lt_merger_free(self._handle)
         self._handle = None
-        self._cells = np.empty(0, np.uint8)
+        self._cells = np.empty(0, np.uint8)  # lets go of the file, if they are mapped
+        for path in self._folder.glob("cells*.tmp"):
+            path.unlink()
 
     @property
     def recounts(self) -> int:
@@ -259,7 +169,7 @@ class MergeLearner:
         room = np.empty(_SLICE_STEPS, STEP)
         made = ctypes.c_uint64()
         status = Status.ROOM_IS_FULL
-        while status in (Status.ROOM_IS_FULL, Status.CELLS_TOO_NARROW):
+        while status in _GO_ON:
             status = Status(
                 self._native.lt_merger_run(
                     self._handle, target, _SLICE_PLACES, room.ctypes.data, room.size, made
@@ -268,17 +178,20 @@ class MergeLearner:
             self.merges += made.value
             yield self._numbered(room[: made.value])
             if status is Status.CELLS_TOO_NARROW:
-                self._widen()
+                self._lay_anew(in_file=False)
+            if status is Status.LISTS_TOO_SMALL:
+                self._refuse_if_in_file()
+                self._lay_anew(in_file=True)
         self.is_exhausted = status is Status.NO_PAIR_LEFT
-        self._refuse(status)
-
-    def _refuse(self, status: Status) -> None:
         if status is Status.OUT_OF_MEMORY:
             raise MemoryError("no memory for learning merges")
-        if status is Status.LISTS_TOO_SMALL:
+
+    def _refuse_if_in_file(self) -> None:
+        if self.allowances.cells_in_file:
+            most_bytes = len(self._cells) * 4
             raise DoesNotFitError(
                 "a single pair of bytes stands at more places than the budget has room for",
-                remedy=f"pass a `--memory` that is {round_up_to_mib(self._allowance_bytes)} larger",
+                remedy=f"pass a `--memory` that is {round_up_to_mib(most_bytes)} larger",
             )
 
     def _numbered(self, steps: Steps) -> Steps:
@@ -353,12 +266,19 @@ class MergeLearner:
             raise MemoryError("no memory for learning merges")
         return handle
 
-    def _widen(self) -> None:
-        """Lay the words into wider cells, by way of a file: the two do not fit side by side."""
+    def _lay_anew(self, *, in_file: bool) -> None:
+        """Lay the words into other cells, by way of a file: the two do not fit side by side."""
         native = self._native
         count = int(native.lt_merger_close_up(self._handle))
         symbol_count = len(self._alphabet) + self.merges
-        allowances = spend_on_merges(count, symbol_count, self._most_symbols, self._allowance_bytes)
+        slots = [self.allowances.pair_slots]
+        most_symbols, allowance_bytes = self._most_symbols, self._allowance_bytes
+        if in_file:
+            allowances = spend_with_file(count, most_symbols, allowance_bytes, slot_counts=slots)
+        else:
+            allowances = spend_on_merges(
+                count, symbol_count, most_symbols, allowance_bytes, slot_counts=slots
+            )
         dtype = np.dtype(f"u{allowances.bits // 8}")
         path = self._path(allowances)
         with storage_errors(path), path.open("wb") as file:
@@ -381,5 +301,5 @@ class MergeLearner:
         while written := self._native.lt_merger_copy(
             self._handle, at, symbols.ctypes.data, symbols.size
         ):
-            symbols[:written].astype(dtype).tofile(file)
-        np.zeros(1, dtype).tofile(file)  # behind the last word one cell more is read
+            file.write(symbols[:written].astype(dtype).tobytes())
+        file.write(bytes(dtype.itemsize))  # behind the last word one cell more is read

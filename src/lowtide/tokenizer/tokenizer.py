@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from threading import Lock
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 
@@ -37,6 +37,7 @@ from lowtide.tokenizer.reference import Ids, ReferenceEncoder, SpecialInText, ma
 from lowtide.tokenizer.text_pieces import cut_into_pieces
 from lowtide.tokenizer.vocabulary import Vocabulary, from_json, load_vocabulary, parse_ranks
 from lowtide.tokenizer.write_files import (
+    TRAINED_MANIFEST_NAME,
     rank_file_name,
     refuse_spelled_alike,
     tokenizer_files,
@@ -89,6 +90,11 @@ class Tokenizer:
         transformers.AutoTokenizer needs. Each file is whole or absent; tokenizer.json comes last.
         """
         target = Path(folder)
+        if (target / TRAINED_MANIFEST_NAME).exists():
+            raise UsageError(
+                f"{target} holds a trained tokenizer, whose {TRAINED_MANIFEST_NAME} would not fit any more",
+                remedy="save to another folder",
+            )
         files = tokenizer_files(self.byte_pairs)
         with storage_errors(target):
             target.mkdir(parents=True, exist_ok=True)
@@ -255,6 +261,11 @@ class Tokenizer:
             return self._engine(special_in_text).encode(_as_utf8(piece))
 
     def _engine(self, special_in_text: SpecialInText) -> _Engine:
+        if special_in_text not in get_args(SpecialInText):
+            raise UsageError(
+                f"special_in_text cannot be {special_in_text!r}",
+                remedy=f"pass one of {', '.join(get_args(SpecialInText))}",
+            )
         mode: Literal["text", "token"] = "token" if special_in_text == "token" else "text"
         if mode not in self._engines:
             self._engines[mode] = _Engine(self._vocabulary, mode)

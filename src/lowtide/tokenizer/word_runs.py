@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -84,7 +84,8 @@ class RunWriter:
 
     def abandon(self) -> None:
         """Close and remove what was written."""
-        self._file.close()
+        with suppress(OSError):  # a full disk refuses what is still buffered a second time
+            self._file.close()
         self._partial.unlink(missing_ok=True)
 
 

@@ -21,6 +21,8 @@ from lowtide.tokenizer.hugging_face import find_end_of_text
 from lowtide.tokenizer.patterns import PatternName
 from lowtide.tokenizer.split_words import PLAIN_PATTERNS
 
+TRAINED_MANIFEST_NAME = "lowtide-tokenizer.json"
+"""Lies beside these files where they were trained here, and knows their digests."""
 MERGES_HEADER = "#version: 0.2"
 PATTERN_IN_HEADER = " - pattern: "
 """Follows the version where the pattern is not GPT-2's; every reader skips the whole first line."""

@@ -73,7 +73,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "lt_runs_write": (c_uint64, [c_void_p, c_void_p, c_uint64, _U64_OUT]),
     "lt_runs_damaged": (c_int, [c_void_p]),
     "lt_runs_totals": (None, [c_void_p, c_void_p]),
-    "lt_classes_of": (c_void_p, [c_void_p, c_uint64]),
+    "lt_classes_of": (c_void_p, [c_void_p, c_uint64, POINTER(c_int)]),
     "lt_classes_free": (None, [c_void_p]),
     "lt_classes_total": (c_uint64, [c_void_p]),
     "lt_classes_list": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),

@@ -100,6 +100,7 @@ static size_t count_text(WordTable *table, const CountSettings *settings, const 
    full, and the same call goes on from there once it is cleared. */
 uint64_t lt_count_block(WordTable *table, const CountSettings *settings, const uint8_t *text, uint64_t at,
                         uint64_t length) {
+    if (table->sorted) return at; /* it could not be written: nothing can be added before it is */
     Finder finder;
     start_finder(&finder, &settings->marks);
     const uint8_t *limit = text + length;

@@ -43,21 +43,29 @@ void lt_classes_free(Classes *classes) {
     free(classes);
 }
 
-/* NULL when memory ran out or the run is damaged. Words of one byte have no pair and are left out. */
-Classes *lt_classes_of(const uint8_t *bytes, uint64_t size) {
+/* NULL when memory ran out, or the run is damaged: then *damaged is 1. Words of one byte have no pair and are left
+   out. */
+Classes *lt_classes_of(const uint8_t *bytes, uint64_t size, int *damaged) {
     Classes *classes = calloc(1, sizeof *classes);
+    *damaged = 0;
     if (!classes) return NULL;
     classes->slot_count = 1024;
     classes->slots = calloc(classes->slot_count, sizeof *classes->slots);
     Run run = {.bytes = bytes, .size = size};
-    int found = classes->slots ? 1 : -1;
-    while (found > 0 && (found = next_word(&run)) > 0) {
+    int found = 0, grown = classes->slots != NULL;
+    uint64_t weight, total = 0;
+    while (grown && (found = next_word(&run)) > 0) {
         if (run.length < 2) continue;
+        if (__builtin_mul_overflow(run.count, run.length, &weight) || __builtin_add_overflow(total, weight, &total) ||
+            total > INT64_MAX) {
+            found = -1; /* no pair's count may grow beyond what a signed sum holds */
+            break;
+        }
         for (uint64_t index = 0; index < run.length; index++) classes->bytes[run.word[index]] = 1;
         uint64_t slot = slot_of(classes, run.count);
         if (!classes->slots[slot].count) {
             if (classes->used >= classes->slot_count / 2) {
-                if (!grow(classes)) found = -1;
+                if (!(grown = grow(classes))) break;
                 slot = slot_of(classes, run.count);
             }
             classes->used++;
@@ -66,7 +74,8 @@ Classes *lt_classes_of(const uint8_t *bytes, uint64_t size) {
         classes->slots[slot].words++;
         classes->slots[slot].cells += run.length + 1;
     }
-    if (found == 0) return classes;
+    if (grown && found == 0) return classes;
+    *damaged = grown;
     lt_classes_free(classes);
     return NULL;
 }

@@ -79,9 +79,11 @@ uint64_t lt_runs_write(RunMerger *merger, uint8_t *out, uint64_t room, uint64_t 
         }
         uint64_t count = 0;
         while (merger->live && !merger->damaged && !compare(&word, &merger->runs[merger->heap[0]])) {
-            count += merger->runs[merger->heap[0]].count;
+            count += merger->runs[merger->heap[0]].count; /* both below 2^63: their sum does not wrap */
+            if (count > INT64_MAX) merger->damaged = 1;
             step_top(merger);
         }
+        if (merger->damaged) break;
         used += put_word(out + used, word.word, word.length, count);
         merger->words++;
         merger->total_count += count;

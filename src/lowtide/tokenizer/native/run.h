@@ -49,6 +49,7 @@ static inline int next_word(Run *run) {
     if (run->at == run->size) return 0;
     if (!take_varint(run, &run->length) || !take_varint(run, &run->count)) return -1;
     if (run->length > run->size - run->at || !run->length || !run->count) return -1;
+    if (run->count > INT64_MAX) return -1; /* sums of counts are signed */
     run->word = run->bytes + run->at;
     run->at += run->length;
     return 1;
