@@ -23,7 +23,7 @@ from lowtide.cli.stop_signals import listen_for_stops
     default="32000",
     show_default=True,
     metavar="N[,N...]",
-    help="Tokens to learn, special ones and the 256 bytes included. Several sizes cost little more "
+    help="Tokens to learn, special ones and the 256 bytes included. A few sizes cost little more "
     "than the largest.",
 )
 @click.option(
