@@ -16,7 +16,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-_FOLDER = Path("src/lowtide/tokenizer/native")
+_FOLDER = Path("src/lowtide/native")
 _FLAGS = ["-O3", "-std=c11", "-fPIC", "-shared", "-fvisibility=default", "-Wall", "-Wextra"]
 _SUFFIXES = {"win32": ".dll", "darwin": ".dylib"}
 

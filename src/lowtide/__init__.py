@@ -9,8 +9,11 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lowtide.dataset.find_tokens import open_dataset
+    from lowtide.dataset.mixture import Mixture
+    from lowtide.dataset.token_dataset import TokenDataset
     from lowtide.errors import LowtideError
-    from lowtide.pipeline.examine import inspect, open_dataset, verify
+    from lowtide.pipeline.examine import inspect, verify
     from lowtide.pipeline.export import export
     from lowtide.pipeline.settings import TokenizeSettings
     from lowtide.pipeline.tokenize import TokenizeResult, tokenize
@@ -21,6 +24,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 __all__ = [
     "LowtideError",
+    "Mixture",
+    "TokenDataset",
     "TokenizeResult",
     "TokenizeSettings",
     "Tokenizer",
@@ -37,6 +42,8 @@ __all__ = [
 
 _HOMES = {
     "LowtideError": "lowtide.errors",
+    "Mixture": "lowtide.dataset.mixture",
+    "TokenDataset": "lowtide.dataset.token_dataset",
     "TokenizeResult": "lowtide.pipeline.tokenize",
     "TokenizeSettings": "lowtide.pipeline.settings",
     "Tokenizer": "lowtide.tokenizer.tokenizer",
@@ -44,7 +51,7 @@ _HOMES = {
     "TrainSettings": "lowtide.pipeline.train_settings",
     "export": "lowtide.pipeline.export",
     "inspect": "lowtide.pipeline.examine",
-    "open_dataset": "lowtide.pipeline.examine",
+    "open_dataset": "lowtide.dataset.find_tokens",
     "tokenize": "lowtide.pipeline.tokenize",
     "train_tokenizer": "lowtide.pipeline.train_tokenizer",
     "verify": "lowtide.pipeline.examine",

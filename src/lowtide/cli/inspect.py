@@ -1,25 +1,63 @@
-"""`lowtide inspect`: what a dataset holds."""
+"""`lowtide inspect`: what a dataset holds, and what a loader makes of it."""
 
 from __future__ import annotations
 
 import click
 
-from lowtide.cli.choices import debug_option
+from lowtide.cli.choices import COUNT, WINDOWS, debug_option
 
 
 @click.command("inspect")
 @click.argument("path", metavar="DIR")
 @click.option("--tokenizer", help="Tokenizer of a peer's files, which do not name it.")
+@click.option("--loader", is_flag=True, help="Run a loader for a few seconds and measure it.")
+@click.option("--split", default="train", show_default=True, help="Split that the loader reads.")
+@click.option("--context", type=COUNT, default=1024, show_default=True, help="Tokens in a window.")
+@click.option("--batch", type=COUNT, default=32, show_default=True, help="Windows in a batch.")
+@click.option(
+    "--windows", type=WINDOWS, default="contiguous", show_default=True, help="Kind of window."
+)
+@click.option("--seconds", type=float, default=3.0, show_default=True, help="How long it runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @debug_option
-def inspect_command(path: str, tokenizer: str | None, as_json: bool) -> None:
+def inspect_command(
+    path: str,
+    tokenizer: str | None,
+    loader: bool,
+    split: str,
+    context: int,
+    batch: int,
+    windows: str,
+    seconds: float,
+    as_json: bool,
+) -> None:
     """Show what a dataset holds.
 
     Counts, splits, tokenizer, the longest documents, and a few documents as text. DIR is a folder that
     lowtide wrote, or a file or folder of nanoGPT, llm.c, Megatron or numpy.
+
+    With --loader: batches per second, private memory and page cache apart, and whether every token of an
+    epoch comes exactly once.
     """
+    if loader:
+        from lowtide.pipeline.try_loader import try_loader
+        from lowtide.report.results import show_loader
+
+        found = try_loader(
+            path,
+            split=split,
+            context=context,
+            batch_size=batch,
+            windows=windows,  # type: ignore[arg-type]
+            seconds=seconds,
+            tokenizer=tokenizer,
+        )
+        show_loader(found, as_json=as_json)
+        return
     from lowtide.pipeline.examine import inspect
     from lowtide.report.results import show_inspection
 
-    found = inspect(path, tokenizer=tokenizer)
-    show_inspection(found.facts, found.samples, note=found.note, as_json=as_json)
+    inspection = inspect(path, tokenizer=tokenizer)
+    show_inspection(
+        inspection.facts, inspection.samples, note=inspection.note, context=context, as_json=as_json
+    )

@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import numpy as np
 
+from lowtide.dataset.find_tokens import open_dataset, refuse_what_is_no_dataset, tokenizer_record
 from lowtide.errors import DataError, LowtideError, UsageError
-from lowtide.pipeline.folder import TOKENIZER
 from lowtide.pipeline.prepare import choose_cut_rule, choose_delimiter
 from lowtide.pipeline.settings import TokenizeSettings
 from lowtide.shards.describe import DatasetFacts, Sample, describe_dataset, sample_documents
 from lowtide.shards.layout import MANIFEST_NAME, TokenArray
-from lowtide.shards.manifest import DatasetManifest, TokenizerRecord, read_manifest
+from lowtide.shards.manifest import DatasetManifest, read_manifest
 from lowtide.shards.read import Dataset, TokenSplit
 from lowtide.shards.read import open_dataset as open_at
 from lowtide.shards.verify import Progress, Verification, verify_dataset
@@ -51,24 +51,6 @@ class Proof:
     """Why no more could be compared, or empty."""
 
 
-def open_dataset(path: str | Path, *, tokenizer: str | None = None) -> Dataset:
-    """Open a dataset of ours or a peer's files, memory-mapped. A peer's files may need the tokenizer.
-
-    lowtide.open_dataset("tokens").splits["train"].read(0, 1025)
-    """
-    _refuse_tokenizer(Path(path))
-    return open_at(Path(path), tokenizer=tokenizer_record(tokenizer))
-
-
-def _refuse_tokenizer(path: Path) -> None:
-    if (path / TOKENIZER.manifest_name).exists():
-        raise UsageError(
-            f"{path} holds a tokenizer and no tokens",
-            remedy=f"make tokens with `lowtide tokenize INPUT... --tokenizer {path} --out tokens`; the "
-            "`train-tokenizer` that made it, run again, compares its files with their digests",
-        )
-
-
 def inspect(path: str | Path, *, tokenizer: str | None = None) -> Inspection:
     """What the dataset at `path` holds. A peer's files say more with the tokenizer named."""
     dataset = open_dataset(path, tokenizer=tokenizer)
@@ -84,7 +66,7 @@ def verify(
 ) -> Proof:
     """Read every byte and compare; where the inputs are still there, compare a sample with them."""
     folder = Path(path)
-    _refuse_tokenizer(folder)
+    refuse_what_is_no_dataset(folder)
     found = verify_dataset(folder, tokenizer=tokenizer_record(tokenizer), progress=progress)
     if not found.sound or not (folder / MANIFEST_NAME).is_file():
         return Proof(verification=found, compared_documents=0, comparison="")
@@ -92,20 +74,6 @@ def verify(
     problems = found.problems + tuple(different)
     return Proof(
         verification=replace(found, problems=problems), compared_documents=compared, comparison=why
-    )
-
-
-def tokenizer_record(source: str | None) -> TokenizerRecord | None:
-    """A tokenizer named on the command line, as the shards room knows it."""
-    if source is None:
-        return None
-    vocabulary = load_vocabulary(source)
-    return TokenizerRecord(
-        name=vocabulary.name,
-        fingerprint=vocabulary.fingerprint,
-        vocabulary_size=vocabulary.size,
-        end_of_text=vocabulary.end_of_text,
-        special_tokens=vocabulary.special_tokens,
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lowtide import __version__
-from lowtide.pipeline.examine import open_dataset
+from lowtide.dataset.find_tokens import open_dataset
 from lowtide.shards.export import Progress, export_dataset
 from lowtide.shards.layout import DEFAULT_SHARD_TOKENS, Format, Placement
 from lowtide.shards.manifest import DatasetManifest

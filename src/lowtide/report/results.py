@@ -17,6 +17,7 @@ import msgspec
 from lowtide.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
+    from lowtide.dataset.check import LoaderCheck
     from lowtide.shards.describe import DatasetFacts, Sample, SplitFacts
     from lowtide.shards.manifest import DatasetManifest
     from lowtide.shards.verify import Verification
@@ -70,7 +71,7 @@ def show_exported(out: str, manifest: DatasetManifest, *, as_json: bool) -> None
 
 
 def show_inspection(
-    facts: DatasetFacts, samples: Sequence[Sample], *, note: str, as_json: bool
+    facts: DatasetFacts, samples: Sequence[Sample], *, note: str, context: int, as_json: bool
 ) -> None:
     """A dataset in figures, then some of its documents."""
     if as_json:
@@ -86,7 +87,7 @@ def show_inspection(
         size = format_bytes(facts.text_bytes or 0)
         rows.append(("text", f"{size}, {facts.bytes_per_token:.2f} bytes a token"))
     for split in facts.splits:
-        rows += _split_rows(split)
+        rows += _split_rows(split, context)
     rows += _left_out_rows(facts.bad_rows, facts.empty_documents)
     _print_rows(rows)
     for sample in samples:
@@ -95,6 +96,38 @@ def show_inspection(
         click.echo(f"  {_one_line(sample.text)}")
     if note:
         _note(note)
+
+
+def show_loader(found: LoaderCheck, *, as_json: bool) -> None:
+    """What a loader did in a few seconds."""
+    if as_json:
+        _print_json(
+            {
+                "loader": found,
+                "batches_per_second": round(found.batches_per_second, 1),
+                "tokens_per_second": round(found.tokens_per_second),
+                "whole_epoch": found.whole_epoch,
+                "exactly_once": found.exactly_once,
+            }
+        )
+        return
+    click.echo(str(found.facts))
+    grown = max(0, found.private_bytes_after - found.private_bytes_before)
+    followed = f"{_many(found.epoch_windows_followed, 'window')} of the epoch followed"
+    if found.whole_epoch:
+        followed = f"the whole epoch followed, {_many(found.epoch_tokens_followed, 'token')}"
+    verdict = "each exactly once" if found.exactly_once else "NOT each exactly once"
+    _print_rows(
+        [
+            (
+                "speed",
+                f"{found.batches_per_second:,.0f} batches of {found.batch_size} a second, "
+                f"{format_count(round(found.tokens_per_second))} tokens a second (measured)",
+            ),
+            ("grown", f"{format_bytes(grown)} private after {found.batches:,} batches (measured)"),
+            ("order", f"{followed}, {verdict} (measured)"),
+        ]
+    )
 
 
 _END_OF_TEXT = {
@@ -178,7 +211,7 @@ def _left_out_rows(bad_rows: int, empty_documents: int) -> Rows:
     return rows
 
 
-def _split_rows(split: SplitFacts) -> Rows:
+def _split_rows(split: SplitFacts, context: int) -> Rows:
     if not split.tokens:
         return [(split.name, "nothing")]
     documents = "" if split.documents is None else f", {_many(split.documents, 'document')}"
@@ -189,6 +222,9 @@ def _split_rows(split: SplitFacts) -> Rows:
             f"{format_count(one.tokens)} (document {one.number})" for one in split.longest_documents
         ]
         rows.append(("  longest", ", ".join(longest)))
+    windows = _many(-(-split.tokens // context), "window")
+    seen = f"{windows} of {context} tokens an epoch" if split.tokens > context else "too short"
+    rows.append(("  loader", f"{seen} (`--loader` runs one)"))
     return rows
 
 

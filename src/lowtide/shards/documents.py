@@ -35,6 +35,21 @@ class DocumentIndex(Protocol):
     def end(self, number: int) -> int:
         """The position after one document's last token."""
 
+    def between(self, first: int, stop: int) -> EndArray:
+        """The ends of documents `first` up to `stop`, of which there should be few."""
+
+
+def documents_before(documents: DocumentIndex, position: int) -> int:
+    """How many documents end at or before a position; a few dozen look-ups in an index."""
+    low, high = 0, documents.count
+    while low < high:
+        middle = (low + high) // 2
+        if documents.end(middle) <= position:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredDocuments:
@@ -52,8 +67,12 @@ class StoredDocuments:
 
     def end(self, number: int) -> int:
         """Reads eight bytes."""
-        found = read_exactly(self.path, NPY_HEADER_BYTES + 8 * number, 8)
-        return int.from_bytes(found, "little", signed=True)
+        return int(self.between(number, number + 1)[0])
+
+    def between(self, first: int, stop: int) -> EndArray:
+        """Reads so many times eight bytes."""
+        found = read_exactly(self.path, NPY_HEADER_BYTES + 8 * first, 8 * (stop - first))
+        return np.frombuffer(found, dtype="<i8")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,15 +90,15 @@ class MegatronDocuments:
     def ends(self, first: int = 0) -> Iterator[EndArray]:
         """Follows documents to their sequences and those to their byte offsets."""
         for start in range(first, self.count, _DOCUMENTS_AT_ONCE):
-            yield self._ends(start, min(self.count, start + _DOCUMENTS_AT_ONCE))
+            yield self.between(start, min(self.count, start + _DOCUMENTS_AT_ONCE))
 
     def end(self, number: int) -> int:
-        """Two look-ups in a mapped file."""
-        return int(self._ends(number, number + 1)[0])
+        """Two look-ups in the file."""
+        return int(self.between(number, number + 1)[0])
 
-    def _ends(self, start: int, stop: int) -> EndArray:
+    def between(self, first: int, stop: int) -> EndArray:
         """A document ends where the first sequence of the next one begins."""
-        next_sequence = np.array(self.index.first_sequences()[start + 1 : stop + 1])
+        next_sequence = self.index.first_sequences(first + 1, stop + 1)
         sequences = self.index.sequences
         if ((next_sequence < 0) | (next_sequence > sequences)).any():
             raise VerificationError(
@@ -88,10 +107,17 @@ class MegatronDocuments:
             )
         ends = np.full(len(next_sequence), self.tokens, dtype=np.int64)
         inside = next_sequence < sequences
-        offsets = self.index.offsets()
-        if sequences:
-            ends[inside] = offsets[next_sequence[inside]] // self.index.token_bytes
+        if inside.any():
+            ends[inside] = self._offsets(next_sequence[inside]) // self.index.token_bytes
         return ends
+
+    def _offsets(self, numbers: EndArray) -> EndArray:
+        """First byte of each of these sequences: read in one go where they lie close together."""
+        low, high = int(numbers.min()), int(numbers.max()) + 1
+        if high - low <= 4 * len(numbers) + _DOCUMENTS_AT_ONCE:
+            found: EndArray = self.index.offsets(low, high)[numbers - low]
+            return found
+        return np.concatenate([self.index.offsets(n, n + 1) for n in numbers.tolist()])
 
 
 class ScannedDocuments:
@@ -137,6 +163,10 @@ class ScannedDocuments:
         block = int(np.searchsorted(counts, number, side="right"))
         before = int(counts[block - 1]) if block else 0
         return int(self._scan(block * _SCAN_TOKENS)[number - before])
+
+    def between(self, first: int, stop: int) -> EndArray:
+        """As `end`, one by one: `store_ends` makes an index for who needs many."""
+        return np.array([self.end(number) for number in range(first, stop)], dtype=np.int64)
 
     def _cumulative(self) -> EndArray:
         """Documents that end in this block of tokens or an earlier one."""

@@ -106,7 +106,7 @@ def cut_documents(lengths: EndArray, longest: int) -> tuple[EndArray, EndArray]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MegatronIndex:
-    """An `.idx` whose size fits its header. Nothing of it is held; arrays are mapped when asked."""
+    """An `.idx` whose size fits its header. Nothing of it is held or mapped; parts are read."""
 
     path: Path
     dtype: str
@@ -118,24 +118,22 @@ class MegatronIndex:
         """Bytes one id takes in the `.bin`."""
         return np.dtype(self.dtype).itemsize
 
-    def lengths(self) -> npt.NDArray[np.int32]:
-        """Tokens of each sequence, mapped."""
-        return self._map("<i4", HEADER_BYTES, self.sequences)
+    def lengths(self, first: int, stop: int) -> EndArray:
+        """Tokens of sequences `first` up to `stop`."""
+        return self._read("<i4", HEADER_BYTES, first, stop).astype(np.int64)
 
-    def offsets(self) -> EndArray:
-        """First byte of each sequence, mapped."""
-        return self._map("<i8", HEADER_BYTES + 4 * self.sequences, self.sequences)
+    def offsets(self, first: int, stop: int) -> EndArray:
+        """First byte of sequences `first` up to `stop`."""
+        return self._read("<i8", HEADER_BYTES + 4 * self.sequences, first, stop)
 
-    def first_sequences(self) -> EndArray:
-        """First sequence of each document, and the count of all, mapped."""
-        return self._map("<i8", HEADER_BYTES + 12 * self.sequences, self.documents + 1)
+    def first_sequences(self, first: int, stop: int) -> EndArray:
+        """First sequence of documents `first` up to `stop`; the one behind the last is all of them."""
+        return self._read("<i8", HEADER_BYTES + 12 * self.sequences, first, stop)
 
-    def _map(self, dtype: str, offset: int, count: int) -> npt.NDArray[np.signedinteger]:
-        if count == 0:
-            return np.empty(0, dtype=dtype)
-        with reading(self.path):
-            _check_size(self.path, self.sequences, self.documents)  # a short map is a SIGBUS
-            return np.memmap(self.path, dtype=dtype, mode="r", offset=offset, shape=(count,))
+    def _read(self, dtype: str, offset: int, first: int, stop: int) -> EndArray:
+        width = np.dtype(dtype).itemsize
+        found = read_exactly(self.path, offset + width * first, width * (stop - first))
+        return np.frombuffer(found, dtype=dtype)
 
 
 def open_index(path: Path) -> MegatronIndex:
@@ -160,23 +158,36 @@ def open_index(path: Path) -> MegatronIndex:
 def index_problems(index: MegatronIndex, tokens: int) -> list[str]:
     """What in a peer's index does not fit the `.bin` of so many tokens; in bounded pieces."""
     name = index.path.name
-    lengths, offsets, firsts = index.lengths(), index.offsets(), index.first_sequences()
     problems = []
     done = 0
     for start in range(0, index.sequences, _STEP):
-        piece = lengths[start : start + _STEP].astype(np.int64)
+        stop = min(index.sequences, start + _STEP)
+        piece = index.lengths(start, stop)
         after = np.cumsum(piece) + done
         expected = (after - piece) * index.token_bytes
-        if (piece < 0).any() or not np.array_equal(offsets[start : start + _STEP], expected):
+        if (piece < 0).any() or not np.array_equal(index.offsets(start, stop), expected):
             problems.append(f"{name}: sequences after number {start} do not lie one behind another")
             break
         done = int(after[-1])
     if not problems and done != tokens:
         problems.append(f"{name}: sequences hold {done} tokens, the .bin holds {tokens}")
-    if len(firsts) and (firsts[0] != 0 or firsts[-1] != index.sequences):
+    return problems + _order_problems(index)
+
+
+def _order_problems(index: MegatronIndex) -> list[str]:
+    """Documents begin at sequence 0, never go back, and end with the last sequence."""
+    name = index.path.name
+    problems = []
+    first = last = 0
+    for start in range(0, index.documents + 1, _STEP):
+        firsts = index.first_sequences(start, min(index.documents + 1, start + _STEP))
+        first = int(firsts[0]) if start == 0 else first
+        if (np.diff(firsts, prepend=last if start else first) < 0).any():
+            problems.append(f"{name}: its documents are out of order")
+            break
+        last = int(firsts[-1])
+    if first != 0 or (not problems and last != index.sequences):
         problems.append(f"{name}: its documents do not cover its sequences")
-    if any((np.diff(firsts[at : at + _STEP + 1]) < 0).any() for at in range(0, len(firsts), _STEP)):
-        problems.append(f"{name}: its documents are out of order")
     return problems
 
 

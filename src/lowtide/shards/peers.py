@@ -20,6 +20,8 @@ from lowtide.shards.layout import (
     LLMC_NARROW,
     LLMC_WIDE,
     Format,
+    ShardLayout,
+    shard_header,
 )
 from lowtide.shards.megatron import MegatronIndex, open_index
 from lowtide.shards.payload import reading
@@ -38,6 +40,13 @@ class TokenFile:
     header_bytes: int
     tokens: int
     dtype: np.dtype[np.unsignedinteger]
+    layout: ShardLayout | None = None
+    """Of a file of ours; a peer's header was read when it was found."""
+
+    @property
+    def header(self) -> bytes:
+        """What a file of ours begins with; empty for a peer's."""
+        return shard_header(self.layout, self.tokens) if self.layout else b""
 
     @property
     def file_bytes(self) -> int:

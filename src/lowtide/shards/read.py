@@ -224,6 +224,7 @@ def _own_split(path: Path, layout: ShardLayout, name: str, record: SplitRecord) 
             header_bytes=layout.header_bytes,
             tokens=shard.tokens,
             dtype=layout.dtype,
+            layout=layout,
         )
         for shard in record.shards
     ]

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from lowtide.errors import DataError
-from lowtide.tokenizer.native import CountSettings, Marks, load_native
+from lowtide.native import CountSettings, Marks, load_native
 from lowtide.tokenizer.patterns import PatternName
 from lowtide.tokenizer.split_words import PATTERN_NUMBERS, load_classes, split_words_reference
 from lowtide.tokenizer.word_runs import BUFFER_BYTES, RunRecord, new_run

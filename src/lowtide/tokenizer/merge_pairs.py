@@ -22,10 +22,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.errors import DoesNotFitError, VerificationError
+from lowtide.native import MergerSettings, load_native
 from lowtide.storage.publish import reserve, storage_errors
 from lowtide.tokenizer.byte_pairs import bytes_in_order
 from lowtide.tokenizer.merge_room import MergeAllowances, spend_on_merges, spend_with_file
-from lowtide.tokenizer.native import MergerSettings, load_native
 from lowtide.tokenizer.reference_train import Ties
 from lowtide.units import round_up_to_mib
 

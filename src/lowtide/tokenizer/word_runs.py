@@ -21,8 +21,8 @@ import numpy.typing as npt
 import xxhash
 
 from lowtide.errors import VerificationError
+from lowtide.native import load_native
 from lowtide.storage.publish import publish, storage_errors, sync_file
-from lowtide.tokenizer.native import load_native
 from lowtide.units import MIB
 
 BUFFER_BYTES = 2 * MIB

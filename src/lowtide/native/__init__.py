@@ -1,8 +1,16 @@
 """The door to the compiled part: what its functions take and give, and how it is found.
 
-C, because neither numpy nor a library that others keep counts words in bounded memory or merges pairs fast
-enough; ARCHITECTURE.md has the figures. It is loaded with ctypes, which lets go of the interpreter's
-lock during every call: threads count side by side. Nothing is loaded before the first use.
+Enters: addresses of arrays and of mapped files. Leaves: numbers, and arrays filled in place.
+Costs: 80 KB, loaded at the first use.
+
+    split_words, word_table, count_words, merge_runs      words counted in bounded memory
+    lay_words, merger, cells, queue, watch, merge_pairs   merges learnt from them
+    map_files                                             pieces out of mapped files, without SIGBUS
+    best_fit                                              lengths packed into rows
+
+C, because neither numpy nor a library that others keep does these fast enough in bounded memory;
+ARCHITECTURE.md has the figures. It is loaded with ctypes, which lets go of the interpreter's
+lock during every call: threads work side by side.
 """
 
 from __future__ import annotations
@@ -91,6 +99,18 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "lt_merger_close_up": (c_uint64, [c_void_p]),
     "lt_merger_copy": (c_uint64, [c_void_p, _U64_OUT, c_void_p, c_uint64]),
     "lt_merger_recounts": (c_uint64, [c_void_p]),
+    "lt_map_file": (c_int, [c_int, c_uint64, c_int, POINTER(c_void_p)]),
+    "lt_unmap_file": (None, [c_void_p, c_uint64]),
+    "lt_copy_pieces": (c_uint64, [c_uint64, c_void_p, c_void_p, c_void_p]),
+    "lt_widen_rows": (
+        c_uint64,
+        [c_uint64, c_uint64, c_int, c_void_p, c_void_p, c_void_p, POINTER(c_uint32)],
+    ),
+    "lt_fetch_pieces": (None, [c_uint64, c_void_p, c_void_p]),
+    "lt_best_fit": (
+        c_int64,
+        [c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p],
+    ),
 }
 
 

@@ -1,0 +1,163 @@
+"""Windows into `x` and `y`: read raw, widen, silence what has no target.
+
+Arrays are handed out again and again: fresh memory would cost more than filling it, for the kernel clears every
+page of it first (175 µs against 12 for a batch of 32 × 1,024).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from collections import deque
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+
+from lowtide.dataset.order import Numbers
+from lowtide.dataset.windows import Rows
+from lowtide.errors import VerificationError
+from lowtide.shards.layout import TokenArray
+from lowtide.shards.token_pieces import Copier
+
+_KEPT_BUFFERS = 8
+
+
+class Borders(Protocol):
+    """Tells documents apart."""
+
+    def fill(self, ids: Numbers, rows: Rows, raw: TokenArray) -> None:
+        """Number the documents of each row, from 0."""
+
+
+class ArrayPool:
+    """int64 arrays whose memory comes back by itself when the last view of them is dropped."""
+
+    def __init__(self) -> None:
+        self._free: deque[bytearray] = deque(maxlen=_KEPT_BUFFERS)
+        self._lent: dict[int, weakref.ref[Numbers]] = {}
+
+    def take(self, arrays: int, rows: int, columns: int) -> tuple[Numbers, ...]:
+        """Some arrays of the same shape, of any content."""
+        memory = self._take_memory(8 * arrays * rows * columns)
+        flat: Numbers = np.frombuffer(memory, dtype=np.int64)
+        key = id(memory)
+
+        def give_back(_: object) -> None:
+            self._free.append(memory)
+            self._lent.pop(key, None)
+
+        # Every view that numpy or torch makes of `flat` keeps `flat` itself alive, and so the memory.
+        self._lent[key] = weakref.ref(flat, give_back)
+        return tuple(flat.reshape(arrays, rows, columns))
+
+    def _take_memory(self, wanted_bytes: int) -> bytearray:
+        while self._free:
+            try:
+                memory = self._free.popleft()
+            except IndexError:  # another thread took the last one
+                break
+            if len(memory) == wanted_bytes:
+                return memory
+        return bytearray(wanted_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Targets:
+    """What stands where no token does."""
+
+    ignore_index: int
+    """The target of padding, and of a position that nothing follows."""
+    closing: int
+    """The target at a document's last token: `ignore_index`, or end-of-text where that comes first."""
+    vocabulary_size: int | None
+    """Every id must be smaller; None: not known."""
+
+
+class BatchReader:
+    """Reads rows of one stream. Holds the raw tokens of one batch."""
+
+    def __init__(
+        self, copier: Copier, *, dtype: np.dtype[np.unsignedinteger], context: int
+    ) -> None:
+        self._copier = copier
+        self._context = context
+        self._raw: TokenArray = np.zeros((0, context + 1), dtype=dtype)
+        self._lock = threading.Lock()
+        self._process = os.getpid()
+
+    def fill(
+        self,
+        rows: Rows,
+        targets: Targets,
+        x: Numbers,
+        y: Numbers,
+        *,
+        borders: Borders | None = None,
+        ids: Numbers | None = None,
+    ) -> None:
+        """Fill `x` and `y` (and `ids`), each contiguous and as wide as the context."""
+        with self._own_lock():
+            largest = None
+            if rows.filled is None and borders is None:
+                largest = self._copier.widen(rows.pieces, x, y)
+            if largest is None:
+                largest = self._fill_plainly(rows, x, y, borders, ids)
+        _check_id(largest, targets.vocabulary_size)
+        if rows.silent.size:
+            y.reshape(-1)[rows.silent] = targets.closing
+        if rows.filled is not None:
+            _pad(rows.filled, targets.ignore_index, x, y, ids)
+
+    def _fill_plainly(
+        self, rows: Rows, x: Numbers, y: Numbers, borders: Borders | None, ids: Numbers | None
+    ) -> int:
+        """By way of the raw tokens, for rows of any kind; the largest id."""
+        raw = self._room(len(x))
+        self._copier.copy(rows.pieces, raw.reshape(-1))
+        np.copyto(x, raw[:, :-1])
+        np.copyto(y, raw[:, 1:])
+        if ids is not None and borders is not None:
+            borders.fill(ids, rows, raw)
+        return int(raw.max())
+
+    def fetch(self, rows: Rows) -> None:
+        """Ask for rows to be read ahead."""
+        with self._own_lock():
+            self._copier.fetch(rows.pieces)
+
+    def close(self) -> None:
+        """Let go of the files."""
+        with self._own_lock():
+            self._copier.close()
+
+    def _own_lock(self) -> threading.Lock:
+        """The lock, or a fresh one in a forked process: the parent's may have been held just then."""
+        if self._process != os.getpid():
+            self._process, self._lock = os.getpid(), threading.Lock()
+        return self._lock
+
+    def _room(self, count: int) -> TokenArray:
+        """Zeros, not what the batch before left there: padding must not hold an id of it."""
+        if len(self._raw) != count:
+            self._raw = np.zeros((count, self._context + 1), dtype=self._raw.dtype)
+        self._raw[:] = 0
+        return self._raw
+
+
+def _check_id(largest: int, vocabulary_size: int | None) -> None:
+    if vocabulary_size is not None and largest >= vocabulary_size:
+        raise VerificationError(
+            f"id {largest} is beyond the vocabulary of {vocabulary_size}",
+            remedy="name the tokenizer that made the tokens, or see `lowtide verify`",
+        )
+
+
+def _pad(filled: Numbers, ignore_index: int, x: Numbers, y: Numbers, ids: Numbers | None) -> None:
+    for row in np.flatnonzero(filled < x.shape[1]).tolist():
+        at = int(filled[row])
+        x[row, at:] = 0
+        y[row, at:] = ignore_index
+        if ids is not None:
+            ids[row, at:] = -1

@@ -1,0 +1,85 @@
+"""Which document each position of a window belongs to, so that attention can stay inside it.
+
+A row's first document is 0, the next one 1, and so on; padding is -1. Borders come from the document
+index; where there is none, from the end-of-text token.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from lowtide.dataset.order import Numbers
+from lowtide.dataset.windows import Rows
+from lowtide.shards.documents import DocumentIndex
+from lowtide.shards.layout import Placement, TokenArray
+
+PADDING = -1
+_STRIDE = 1024
+
+
+class IndexedBorders:
+    """Borders from an index. Holds one end of every 1,024, read when the first is asked for."""
+
+    def __init__(self, documents: DocumentIndex) -> None:
+        self._documents = documents
+        self._marks: Numbers | None = None
+
+    def between(self, start: int, stop: int) -> Numbers:
+        """The document ends above `start` and below `stop`."""
+        marks = self._known_marks()
+        block = int(np.searchsorted(marks, start, side="right"))
+        first = block * _STRIDE
+        found = [np.empty(0, dtype=np.int64)]
+        while first < self._documents.count:
+            ends = self._documents.between(first, min(self._documents.count, first + _STRIDE))
+            found.append(ends[(ends > start) & (ends < stop)])
+            if ends[-1] >= stop:
+                break
+            first += _STRIDE
+        return np.unique(np.concatenate(found))
+
+    def _known_marks(self) -> Numbers:
+        if self._marks is None:
+            last = range(_STRIDE - 1, self._documents.count, _STRIDE)
+            self._marks = np.array([self._documents.end(number) for number in last], dtype=np.int64)
+        return self._marks
+
+    def fill(self, ids: Numbers, rows: Rows, raw: TokenArray) -> None:  # noqa: ARG002
+        """Number the positions of every row."""
+        context = ids.shape[1]
+        ids[:] = 0
+        pieces = rows.pieces
+        previous = -1
+        for at, row in enumerate(rows.piece_rows.tolist()):
+            column = int(pieces.places[at]) - row * (context + 1)
+            start, count = int(pieces.starts[at]), int(pieces.counts[at])
+            if row == previous and column < context:
+                ids[row, column] += 1
+            for end in self.between(start, start + count).tolist():
+                if column + end - start < context:
+                    ids[row, column + end - start] += 1
+            previous = row
+        np.cumsum(ids, axis=1, out=ids)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenBorders:
+    """Borders where the end-of-text token stands."""
+
+    end_of_text: int
+    placement: Placement
+
+    def fill(self, ids: Numbers, rows: Rows, raw: TokenArray) -> None:
+        """Number the positions of every row, from the row's own tokens."""
+        stands = raw[:, :-1] == self.end_of_text
+        ids[:, 0] = 0
+        # Behind a document, the token closes it and the next position is the next document's.
+        ids[:, 1:] = stands[:, 1:] if self.placement == "start" else stands[:, :-1]
+        context = ids.shape[1]
+        second = np.flatnonzero(np.diff(rows.piece_rows, prepend=-1) == 0)
+        columns = rows.pieces.places[second] - rows.piece_rows[second] * (context + 1)
+        inside = columns < context
+        ids[rows.piece_rows[second[inside]], columns[inside]] = 1
+        np.cumsum(ids, axis=1, out=ids)

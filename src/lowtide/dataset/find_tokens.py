@@ -1,0 +1,191 @@
+"""From a path to the tokens that a loader will see: a dataset, one of its splits, or a share of one.
+
+A folder or file of lowtide, nanoGPT, llm.c, Megatron or numpy is found by what is in it. Where only the text
+is there, the error names the command that makes the tokens.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from lowtide.errors import LowtideError, UsageError
+from lowtide.shards.documents import DocumentIndex, ScannedDocuments, StoredDocuments
+from lowtide.shards.layout import MANIFEST_NAME, documents_header
+from lowtide.shards.manifest import TokenizerRecord
+from lowtide.shards.read import Dataset, TokenSplit
+from lowtide.shards.read import open_dataset as open_at
+from lowtide.units import KIB, format_count
+
+_TOKEN_SUFFIXES = frozenset({".npy", ".bin", ".idx"})
+_SNIFFED_BYTES = 8 * KIB
+TOKENIZER_MANIFEST = "lowtide-tokenizer.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundTokens:
+    """A range of one split."""
+
+    dataset: Dataset
+    split: TokenSplit
+    start: int
+    tokens: int
+
+
+def open_dataset(path: str | Path, *, tokenizer: str | None = None) -> Dataset:
+    """Open a dataset of ours or a peer's files. A peer's files may need the tokenizer.
+
+    lowtide.open_dataset("tokens").splits["train"].read(0, 1025)
+    """
+    place = Path(path)
+    refuse_what_is_no_dataset(place)
+    return open_at(place, tokenizer=tokenizer_record(tokenizer))
+
+
+def find_tokens(
+    path: str | Path, split: str, *, val_fraction: float | None, tokenizer: str | None
+) -> FoundTokens:
+    """The tokens of `split`; with `val_fraction`, train is the front of the tokens and val the rest."""
+    dataset = open_dataset(path, tokenizer=tokenizer)
+    if val_fraction is None:
+        found = _named_split(dataset, split)
+        return FoundTokens(dataset=dataset, split=found, start=0, tokens=found.tokens)
+    whole = _only_split(dataset, split, val_fraction)
+    border = int(whole.tokens * (1 - val_fraction))  # as `data[:int(n * 0.9)]` does it by hand
+    if split == "train":
+        return FoundTokens(dataset=dataset, split=whole, start=0, tokens=border)
+    return FoundTokens(dataset=dataset, split=whole, start=border, tokens=whole.tokens - border)
+
+
+def tokenizer_record(source: str | None) -> TokenizerRecord | None:
+    """A tokenizer named by the user, as the shards room knows it."""
+    if source is None:
+        return None
+    from lowtide.tokenizer.vocabulary import load_vocabulary
+
+    vocabulary = load_vocabulary(source)
+    return TokenizerRecord(
+        name=vocabulary.name,
+        fingerprint=vocabulary.fingerprint,
+        vocabulary_size=vocabulary.size,
+        end_of_text=vocabulary.end_of_text,
+        special_tokens=vocabulary.special_tokens,
+    )
+
+
+def stored_documents(split: TokenSplit) -> tuple[DocumentIndex, IO[bytes] | None]:
+    """The split's documents by look-up; where only a scan finds them, their ends in a temporary file.
+
+    The file is gone when its object is: keep it as long as the index.
+    """
+    documents = split.documents
+    if documents is None:
+        raise UsageError(
+            f"nothing says where the documents of split {split.name} end",
+            remedy="name the tokenizer that made the tokens: `tokenizer='gpt2'`",
+        )
+    if not isinstance(documents, ScannedDocuments):
+        return documents, None
+    file = tempfile.NamedTemporaryFile(prefix="lowtide-documents-", suffix=".npy")  # noqa: SIM115
+    count = 0
+    file.write(documents_header(0))
+    for ends in documents.ends():
+        file.write(ends.astype("<i8").tobytes())
+        count += len(ends)
+    file.flush()
+    return StoredDocuments(path=Path(file.name), count=count), file
+
+
+def _named_split(dataset: Dataset, name: str) -> TokenSplit:
+    found = dataset.splits.get(name)
+    if found is not None and found.tokens:
+        return found
+    others = [other for other, split in dataset.splits.items() if split.tokens]
+    what = "is empty" if found is not None else "is not there"
+    remedy = f"pass `split={others[0]!r}`" if others else "make the dataset again from more text"
+    if others == ["train"] and name == "val":
+        remedy = "pass `val_fraction=0.1` here and for train, which holds out the last tenth"
+    raise UsageError(
+        f"split {name!r} of {dataset.path} {what}; it has {', '.join(others) or 'no tokens'}",
+        remedy=remedy,
+    )
+
+
+def _only_split(dataset: Dataset, split: str, val_fraction: float) -> TokenSplit:
+    if not 0 < val_fraction < 1:
+        raise UsageError(
+            f"a share of {val_fraction} cannot be held out", remedy="pass `val_fraction=0.1`"
+        )
+    if split not in ("train", "val"):
+        raise UsageError(
+            f"`val_fraction` makes train and val, not {split!r}",
+            remedy="pass `split='train'` or `split='val'`",
+        )
+    filled = [found for found in dataset.splits.values() if found.tokens]
+    if len(filled) != 1:
+        sizes = ", ".join(f"{one.name} ({format_count(one.tokens)} tokens)" for one in filled)
+        raise UsageError(
+            f"{dataset.path} has splits of its own: {sizes or 'all empty'}",
+            remedy="leave `val_fraction` out, or name one file",
+        )
+    return filled[0]
+
+
+def refuse_what_is_no_dataset(path: Path) -> None:
+    """UsageError for a tokenizer's folder, or for text, with the command that makes tokens of it."""
+    if (path / MANIFEST_NAME).is_file():
+        return
+    _refuse_tokenizer(path)
+    _refuse_text(path)
+
+
+def _refuse_tokenizer(path: Path) -> None:
+    if (path / TOKENIZER_MANIFEST).exists():
+        raise UsageError(
+            f"{path} holds a tokenizer and no tokens",
+            remedy=f"make tokens with `lowtide tokenize INPUT... --tokenizer {path} --out tokens`; the "
+            "`train-tokenizer` that made it, run again, compares its files with their digests",
+        )
+
+
+def _refuse_text(path: Path) -> None:
+    """UsageError with the command to run, where there is text and nothing else."""
+    if path.is_file():
+        only_text = path.suffix not in _TOKEN_SUFFIXES and _looks_like_text(path)
+    else:
+        only_text = path.is_dir() and not _has_token_files(path) and _has_inputs(path)
+    if only_text:
+        raise UsageError(
+            f"{path} holds text and no tokens",
+            remedy=f"make them with `lowtide tokenize {path} --out tokens`, then open `tokens`",
+        )
+
+
+def _has_token_files(folder: Path) -> bool:
+    return any(entry.suffix in _TOKEN_SUFFIXES for entry in folder.iterdir())
+
+
+def _has_inputs(folder: Path) -> bool:
+    from lowtide.source.find_inputs import find_inputs
+
+    try:
+        return bool(find_inputs([str(folder)]))
+    except LowtideError:
+        return False
+
+
+def _looks_like_text(path: Path) -> bool:
+    """Rows by their name, plain text by its first bytes."""
+    from lowtide.source.find_inputs import InputKind, find_inputs
+
+    if find_inputs([str(path)])[0].kind is not InputKind.TEXT or path.suffix in (".gz", ".zst"):
+        return True
+    with path.open("rb") as file:
+        start = file.read(_SNIFFED_BYTES)
+    try:
+        start[: len(start) - 3].decode()  # a character may lie across the end
+    except UnicodeDecodeError as error:
+        return error.start >= len(start) - 6
+    return b"\0" not in start

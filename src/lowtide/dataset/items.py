@@ -1,0 +1,100 @@
+"""Windows one by one, for tools that bring their own loop: DataLoader, and the Hugging Face Trainer.
+
+Both take any object with a length and an index. Item i is the window at position i of the order, which is
+shuffled already: let the tool go through it as it stands. No torch is needed here; their collators make the
+tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Protocol
+
+import numpy as np
+
+from lowtide.dataset.order import Numbers
+from lowtide.errors import UsageError
+
+_HUGGING_FACE_IGNORES = -100
+
+
+class Stream(Protocol):
+    """An endless row of windows: a TokenDataset or a Mixture."""
+
+    @property
+    def context(self) -> int:
+        """Tokens in a window."""
+
+    def fill(self, first: int, arrays: tuple[Numbers, ...]) -> None:
+        """Windows from position `first` on into x, y and, where there is a third array, documents."""
+
+    def read(self, first: int, count: int, *, documents: bool = False) -> tuple[Numbers, ...]:
+        """The same into fresh arrays."""
+
+    def identity(self) -> dict[str, str | int | float | None]:
+        """What a resumed run must find unchanged."""
+
+
+class WindowItems:
+    """Item i is `(x, y)` of the i-th window from `first` on."""
+
+    def __init__(self, stream: Stream, *, first: int, stop: int) -> None:
+        if not 0 <= first < stop:
+            raise UsageError(
+                f"from position {first} on there is nothing before position {stop}",
+                remedy="start earlier, or pass more `epochs`",
+            )
+        self._stream = stream
+        self._first = first
+        self._stop = stop
+
+    def __len__(self) -> int:
+        return self._stop - self._first
+
+    def __getitem__(self, index: int) -> tuple[Numbers, Numbers]:
+        if not -len(self) <= index < len(self):
+            raise IndexError(index)
+        return self.__getitems__([index % len(self)])[0]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Numbers, Numbers]]:
+        """Several at once, as newer DataLoaders ask; neighbours are read together."""
+        x, y = _read_all(self._stream, [self._first + index for index in indices])
+        return list(zip(x, y, strict=True))
+
+
+class TrainerItems:
+    """Item i is `input_ids` and `labels`. The model shifts labels itself, so they stand beside their tokens.
+
+    A window of n tokens gives n - 1 targets that way; those that no document or stream has are -100.
+    """
+
+    def __init__(self, stream: Stream, *, first: int, stop: int) -> None:
+        self._items = WindowItems(stream, first=first, stop=stop)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __getitem__(self, index: int) -> dict[str, Numbers]:
+        return _with_labels(*self._items[index])
+
+    def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Numbers]]:
+        """Several at once."""
+        return [_with_labels(x, y) for x, y in self._items.__getitems__(indices)]
+
+
+def _with_labels(x: Numbers, y: Numbers) -> dict[str, Numbers]:
+    labels = np.empty_like(x)
+    labels[0] = _HUGGING_FACE_IGNORES
+    labels[1:] = np.where(y[:-1] < 0, _HUGGING_FACE_IGNORES, y[:-1])
+    return {"input_ids": x, "labels": labels}
+
+
+def _read_all(stream: Stream, positions: list[int]) -> tuple[Numbers, Numbers]:
+    """Windows at any positions, each run of neighbours in one go."""
+    x = np.empty((len(positions), stream.context), dtype=np.int64)
+    y = np.empty_like(x)
+    breaks = [at for at, (a, b) in enumerate(pairwise(positions), start=1) if b != a + 1]
+    for start, stop in pairwise([0, *breaks, len(positions)]):
+        stream.fill(positions[start], (x[start:stop], y[start:stop]))
+    return x, y

@@ -1,0 +1,278 @@
+"""torch tensors, read ahead by a thread. The only file of this room that imports torch.
+
+    loader = TokenDataset("tokens").loader(32, rank=rank, world_size=world_size, device="cuda")
+    for x, y in loader:
+        ...
+        state = loader.state_dict()          # one number that moves, and what must not change
+
+Reading lets go of the interpreter's lock, so a thread is enough and nothing is copied between
+processes. With a GPU the thread fills pinned memory, from which the copy to the GPU runs beside the work on it.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+
+from lowtide.dataset.batches import ArrayPool
+from lowtide.dataset.items import Stream
+from lowtide.dataset.order import Numbers
+from lowtide.errors import UsageError
+
+STATE_VERSION = 1
+_STOP_POLL_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Which rows of every batch are this rank's."""
+
+    batch_size: int
+    rank: int
+    world_size: int
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.world_size < 1 or self.batch_size % self.world_size:
+            fitting = max(1, round(self.batch_size / max(1, self.world_size))) * self.world_size
+            raise UsageError(
+                f"a batch of {self.batch_size} windows cannot be shared by {self.world_size} ranks",
+                remedy=f"pass `batch_size={fitting}`: it counts the windows of all ranks together",
+            )
+        if not 0 <= self.rank < self.world_size:
+            raise UsageError(
+                f"there is no rank {self.rank} among {self.world_size}",
+                remedy=f"ranks count from 0 to {self.world_size - 1}",
+            )
+
+    def rows(self, count: int) -> range:
+        """The rank's rows of a batch of `count` windows; a short last batch may leave it none."""
+        each = self.batch_size // self.world_size
+        return range(min(count, self.rank * each), min(count, (self.rank + 1) * each))
+
+
+class Loader:
+    """Batches from `start` on, in order, without end or up to `stop`. Holds `prefetch` batches."""
+
+    def __init__(
+        self,
+        stream: Stream,
+        batch_size: int,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        start: int = 0,
+        stop: int | None = None,
+        device: str | torch.device | None = None,
+        prefetch: int = 2,
+        documents: bool = False,
+    ) -> None:
+        if start < 0 or prefetch < 1:
+            raise UsageError(
+                f"start {start} and prefetch {prefetch} are out of range",
+                remedy="start counts windows from 0; prefetch counts batches from 1",
+            )
+        self._stream = stream
+        self._share = Share(batch_size=batch_size, rank=rank, world_size=world_size)
+        self._position = start
+        self._stop = stop
+        self._device = torch.device(device) if device is not None else None
+        self._pinned = torch.cuda.is_available()
+        self._prefetch = prefetch
+        self._arrays = 3 if documents else 2
+        self._reading: _Reading | None = None
+
+    @property
+    def position(self) -> int:
+        """Windows handed out so far, over all ranks: where a resumed run starts."""
+        return self._position
+
+    def __len__(self) -> int:
+        """Batches that are left."""
+        if self._stop is None:
+            raise TypeError("an endless loader has no length; pass `epochs`")
+        return max(0, -(-(self._stop - self._position) // self._share.batch_size))
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
+        """Goes on where the last iteration was left."""
+        self.close()
+        reading = self._reading = _Reading(self._plan(), self._prefetch)
+        try:
+            while self._reading is reading:
+                ready = reading.next()
+                if ready is None:
+                    return
+                position, tensors = ready
+                self._position = position
+                yield tuple(map(self._moved, tensors))
+        finally:
+            reading.stop()
+
+    def state_dict(self) -> dict[str, object]:
+        """Where the run stands; the same on every rank. Batch size and world size may change."""
+        return {
+            "version": STATE_VERSION,
+            "position": self._position,
+            "stream": self._stream.identity(),
+        }
+
+    def load_state_dict(self, state: dict[str, object]) -> None:
+        """Go on from there; UsageError when dataset, seed, context or order are others."""
+        position, stream = state.get("position"), state.get("stream")
+        version = state.get("version")
+        if version != STATE_VERSION or not isinstance(position, int) or position < 0:
+            raise UsageError(
+                f"this is no loader's state of version {STATE_VERSION}",
+                remedy="pass what `Loader.state_dict()` gave",
+            )
+        _check_same(stream if isinstance(stream, dict) else {}, self._stream.identity())
+        self.close()
+        self._position = position
+
+    def close(self) -> None:
+        """End the thread; the position stays."""
+        if self._reading is not None:
+            self._reading.stop()
+            self._reading = None
+
+    def _plan(self) -> _Plan:
+        return _Plan(
+            stream=self._stream,
+            share=self._share,
+            start=self._position,
+            stop=self._stop,
+            arrays=self._arrays,
+            pinned=self._pinned,
+        )
+
+    def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
+        return tensor if self._device is None else tensor.to(self._device, non_blocking=True)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Plan:
+    """What the thread reads. It knows nothing of the loader, which may be dropped meanwhile."""
+
+    stream: Stream
+    share: Share
+    start: int
+    stop: int | None
+    arrays: int
+    pinned: bool
+
+    def batches(self) -> Iterator[tuple[int, list[torch.Tensor]]]:
+        """Each batch with the position after it."""
+        position, pool = self.start, ArrayPool()
+        while self.stop is None or position < self.stop:
+            count = self.share.batch_size
+            if self.stop is not None:
+                count = min(count, self.stop - position)
+            rows = self.share.rows(count)
+            tensors = self._tensors(len(rows), pool)
+            if rows:
+                self.stream.fill(position + rows.start, tuple(one.numpy() for one in tensors))
+            position += count
+            yield position, tensors
+
+    def _tensors(self, rows: int, pool: ArrayPool) -> list[torch.Tensor]:
+        """Pinned memory comes from torch, which knows when a copy out of it has ended."""
+        shape = (rows, self.stream.context)
+        if self.pinned:
+            return [
+                torch.empty(shape, dtype=torch.int64, pin_memory=True) for _ in range(self.arrays)
+            ]
+        if not rows:
+            return [torch.empty(shape, dtype=torch.int64) for _ in range(self.arrays)]
+        arrays: tuple[Numbers, ...] = pool.take(self.arrays, *shape)
+        return [torch.from_numpy(one) for one in arrays]
+
+
+@dataclass(frozen=True, slots=True)
+class _Failed:
+    error: BaseException
+
+
+class _Reading:
+    """A thread that reads a plan into a short queue."""
+
+    def __init__(self, plan: _Plan, prefetch: int) -> None:
+        self._ready: queue.Queue[tuple[int, list[torch.Tensor]] | _Failed | None] = queue.Queue(
+            prefetch
+        )
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(
+            target=_read,
+            args=(plan, self._ready, self._stopped),
+            name="lowtide-loader",
+            daemon=True,
+        )
+        self._end = weakref.finalize(self, self._stopped.set)
+        self._thread.start()
+
+    def next(self) -> tuple[int, list[torch.Tensor]] | None:
+        """The next batch; None at the end. What went wrong in the thread is raised here."""
+        ready = self._ready.get()
+        if isinstance(ready, _Failed):
+            raise ready.error
+        return ready
+
+    def stop(self) -> None:
+        """Ends the thread and waits for it: nobody reads files that the caller may now remove."""
+        self._stopped.set()
+        while self._thread.is_alive():
+            _drain(self._ready)
+            self._thread.join(0.01)
+        _drain(self._ready)
+
+
+def _read(
+    plan: _Plan,
+    ready: queue.Queue[tuple[int, list[torch.Tensor]] | _Failed | None],
+    stopped: threading.Event,
+) -> None:
+    try:
+        for batch in plan.batches():
+            if not _put(ready, batch, stopped):
+                return
+        _put(ready, None, stopped)
+    except BaseException as error:  # noqa: BLE001 - raised again in the thread that asked
+        _put(ready, _Failed(error), stopped)
+
+
+def _put(
+    ready: queue.Queue[tuple[int, list[torch.Tensor]] | _Failed | None],
+    item: tuple[int, list[torch.Tensor]] | _Failed | None,
+    stopped: threading.Event,
+) -> bool:
+    while not stopped.is_set():
+        try:
+            ready.put(item, timeout=_STOP_POLL_SECONDS)
+        except queue.Full:
+            continue
+        return True
+    return False
+
+
+def _drain(ready: queue.Queue[tuple[int, list[torch.Tensor]] | _Failed | None]) -> None:
+    while True:
+        try:
+            ready.get_nowait()
+        except queue.Empty:
+            return
+
+
+def _check_same(stored: dict[str, object], now: dict[str, str | int | float | None]) -> None:
+    different = [
+        f"{name} was {stored.get(name)!r} and is {now.get(name)!r}"
+        for name in sorted({*stored, *now})
+        if stored.get(name) != now.get(name)
+    ]
+    if different:
+        raise UsageError(
+            f"this state belongs to other batches: {'; '.join(different)}",
+            remedy="open the dataset as it was, or start a new run without the state",
+        )

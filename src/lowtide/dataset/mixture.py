@@ -1,0 +1,240 @@
+"""Several datasets as one, by weight in tokens: exact after every window, and a pure function of the position.
+
+Of the first n windows, the first source has floor(n · w); of the rest, the second has its share of that rest,
+and so on. No draw, no drift: after any number of windows each source is off its weight by less than one
+window for each source. Which source a position has, and which of its windows, follows from the position.
+
+    web, code = TokenDataset("web"), TokenDataset("code")
+    mixture = Mixture({"web": (web, 0.7), "code": (code, 0.3)})
+    print(mixture.plan(tokens=10_000_000_000))
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from fractions import Fraction
+from math import isfinite, lcm
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from lowtide.dataset.batches import ArrayPool
+from lowtide.dataset.items import TrainerItems, WindowItems
+from lowtide.dataset.order import Numbers
+from lowtide.dataset.token_dataset import TokenDataset
+from lowtide.errors import UsageError
+from lowtide.units import format_count
+
+if TYPE_CHECKING:
+    from lowtide.dataset.loader import Loader
+
+_FINEST = 1 << 40
+"""Weights are whole numbers of up to so much together: one part in 10¹², and products stay in 64 bits."""
+_FINEST_FRACTION = 10**6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SourcePlan:
+    """What a run will take from one source."""
+
+    name: str
+    tokens: int
+    """What the source has."""
+    share: float
+    """Of all tokens of the run."""
+    taken_tokens: int
+
+    @property
+    def epochs(self) -> float:
+        """How often the run goes through the source."""
+        return self.taken_tokens / self.tokens
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MixturePlan:
+    """A run of so many tokens, source by source; as text, a table."""
+
+    tokens: int
+    sources: tuple[SourcePlan, ...]
+
+    def __str__(self) -> str:
+        width = max(6, *(len(one.name) for one in self.sources))
+        lines = [f"{'source':<{width}}  {'tokens':>8}  {'share':>7}  {'taken':>8}  {'epochs':>8}"]
+        lines += [
+            f"{one.name:<{width}}  {format_count(one.tokens):>8}  {one.share:>7.2%}  "
+            f"{format_count(one.taken_tokens):>8}  {one.epochs:>8.2f}"
+            for one in self.sources
+        ]
+        return "\n".join(lines)
+
+
+class Mixture:
+    """Windows of several datasets in one order. Offers what a TokenDataset does."""
+
+    def __init__(self, sources: Mapping[str, tuple[TokenDataset, float]]) -> None:
+        if not sources:
+            raise UsageError("a mixture needs a source", remedy="pass {'name': (dataset, weight)}")
+        self.sources = {name: dataset for name, (dataset, _) in sources.items()}
+        _check_alike(self.sources)
+        self._weights = {name: _weight(name, weight) for name, (_, weight) in sources.items()}
+        self._parts = _whole_parts(
+            [
+                self._weights[name] / Fraction(dataset.tokens, dataset.window_count)
+                for name, dataset in self.sources.items()
+            ]
+        )
+        self._pool = ArrayPool()
+
+    @property
+    def context(self) -> int:
+        """Tokens in a window."""
+        return next(iter(self.sources.values())).context
+
+    def batch(self, k: int, batch_size: int) -> tuple[Numbers, ...]:
+        """Batch `k`, as `TokenDataset.batch` gives it."""
+        if k < 0 or batch_size < 1:
+            raise UsageError(
+                f"there is no batch {k} of {batch_size} windows",
+                remedy="batches count from 0 and hold at least one window",
+            )
+        return self.read(k * batch_size, batch_size)
+
+    def read(self, first: int, count: int, *, documents: bool = False) -> tuple[Numbers, ...]:
+        """The windows at positions `first` up to `first + count`."""
+        arrays = self._pool.take(3 if documents else 2, count, self.context)
+        self.fill(first, arrays)
+        return arrays
+
+    def fill(self, first: int, arrays: tuple[Numbers, ...]) -> None:
+        """The same into arrays at hand: x, y and, where there is a third, documents."""
+        chosen, starts = self.choose(first, len(arrays[0]))
+        for number, dataset in enumerate(self.sources.values()):
+            rows = np.flatnonzero(chosen == number)
+            if not rows.size:
+                continue
+            found = dataset.read(starts[number], len(rows), documents=len(arrays) > 2)
+            for target, source in zip(arrays, found, strict=True):
+                target[rows] = source
+
+    def choose(self, first: int, count: int) -> tuple[Numbers, list[int]]:
+        """The source of each position from `first` on, and where in each source they begin."""
+        chosen = np.full(count, len(self._parts) - 1, dtype=np.int64)
+        starts: list[int] = []
+        left = np.arange(count + 1, dtype=np.int64)  # of the positions so far, not yet given away
+        at, whole = first, sum(self._parts)
+        for number, part in enumerate(self._parts):
+            taken, rest = divmod(at * part, whole)  # Python's numbers: they never overflow
+            here = (rest + left * part) // whole
+            starts.append(taken)
+            chosen[(np.diff(here) > 0) & (chosen == len(self._parts) - 1)] = number
+            left = left - here
+            at -= taken
+            whole -= part
+        return chosen, starts
+
+    def plan(self, tokens: int) -> MixturePlan:
+        """What a run over `tokens` tokens takes from each source, and how often it goes through it."""
+        total = sum(self._weights.values())
+        return MixturePlan(
+            tokens=tokens,
+            sources=tuple(
+                SourcePlan(
+                    name=name,
+                    tokens=dataset.tokens,
+                    share=float(self._weights[name] / total),
+                    taken_tokens=round(tokens * self._weights[name] / total),
+                )
+                for name, dataset in self.sources.items()
+            ),
+        )
+
+    def loader(
+        self,
+        batch_size: int,
+        *,
+        rank: int = 0,
+        world_size: int = 1,
+        start: int = 0,
+        windows: int | None = None,
+        device: str | None = None,
+        prefetch: int = 2,
+        documents: bool = False,
+    ) -> Loader:
+        """torch tensors, as `TokenDataset.loader` gives them; endless without `windows`."""
+        from lowtide.dataset.loader import Loader
+
+        return Loader(
+            self,
+            batch_size,
+            rank=rank,
+            world_size=world_size,
+            start=start,
+            stop=windows,
+            device=device,
+            prefetch=prefetch,
+            documents=documents,
+        )
+
+    def items(self, windows: int, *, start: int = 0) -> WindowItems:
+        """One window an item, `(x, y)`, up to position `windows`."""
+        return WindowItems(self, first=start, stop=windows)
+
+    def trainer_items(self, windows: int, *, start: int = 0) -> TrainerItems:
+        """One window an item, `input_ids` and `labels`, up to position `windows`."""
+        return TrainerItems(self, first=start, stop=windows)
+
+    def identity(self) -> dict[str, str | int | float | None]:
+        """What a resumed run must find unchanged."""
+        return {
+            f"{name}: {key}": value
+            for (name, dataset), part in zip(self.sources.items(), self._parts, strict=True)
+            for key, value in {**dataset.identity(), "part": part}.items()
+        }
+
+
+def _weight(name: str, weight: float) -> Fraction:
+    if not (isfinite(weight) and weight > 0):
+        raise UsageError(
+            f"source {name!r} has a weight of {weight}",
+            remedy="give every source a weight above zero, and leave out what is not wanted",
+        )
+    return Fraction(weight).limit_denominator(_FINEST_FRACTION) or Fraction(weight)
+
+
+def _whole_parts(rates: list[Fraction]) -> list[int]:
+    """The same proportions in whole numbers; rounded where they would be too large."""
+    common = lcm(*(rate.denominator for rate in rates))
+    parts = [int(rate * common) for rate in rates]
+    if sum(parts) > _FINEST:
+        scale = Fraction(_FINEST, sum(parts))
+        parts = [max(1, round(part * scale)) for part in parts]
+    return parts
+
+
+def _check_alike(sources: Mapping[str, TokenDataset]) -> None:
+    """One vocabulary, one context, one mark for what has no target."""
+    (first_name, first), *others = sources.items()
+    for name, dataset in sources.items():
+        if dataset.tokenizer is None:
+            raise UsageError(
+                f"nothing says which tokenizer made source {name!r}",
+                remedy="open it with `tokenizer='gpt2'`, or whatever made it",
+            )
+    for name, other in others:
+        assert first.tokenizer is not None, "checked above"
+        assert other.tokenizer is not None, "checked above"
+        if other.tokenizer.fingerprint != first.tokenizer.fingerprint:
+            raise UsageError(
+                f"{first_name!r} was made by {first.tokenizer.name} and {name!r} by "
+                f"{other.tokenizer.name}: the same id means another token",
+                remedy=f"tokenize {name!r} again with the tokenizer of {first_name!r}",
+            )
+        if (other.context, other.settings.ignore_index) != (
+            first.context,
+            first.settings.ignore_index,
+        ):
+            raise UsageError(
+                f"{first_name!r} and {name!r} differ in `context` or `ignore_index`",
+                remedy="open all sources with the same",
+            )

@@ -1,0 +1,258 @@
+"""Document windows: no target crosses a document, and no document that fits into a window is cut.
+
+A document longer than the context gives whole windows first; what is left of it, and every shorter document, is
+packed with others, longest first, each where it leaves the least room. That is done for 256 documents at a
+time, from their ends alone: which windows a block has follows from its own documents, so a window is
+found without having packed any block but its own. What is kept is one number a block.
+
+    context 8, documents of 14, 5, 3 and 2 tokens      8 of the first | 6 2 | 5 3
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.dataset.order import Numbers
+from lowtide.dataset.windows import Rows
+from lowtide.errors import UsageError, VerificationError
+from lowtide.native import load_native
+from lowtide.shards.documents import DocumentIndex, documents_before
+from lowtide.shards.token_pieces import Pieces
+
+if TYPE_CHECKING:
+    import ctypes
+
+BLOCK_DOCUMENTS = 256
+_MOST_BLOCKS = 1 << 17
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Block:
+    """A few documents and how they were packed."""
+
+    edges: Numbers
+    """Where the first starts, then where each ends."""
+    full_after: Numbers
+    """Full windows of all documents up to each."""
+    rests: Numbers
+    """What full windows leave of each document."""
+    packed: Numbers
+    """The documents with a rest, longest rest first."""
+    rows: Numbers
+    """The packed window of each of them."""
+    count: int
+
+
+class DocumentWindows:
+    """Windows of whole documents. Holds 8 bytes a block; making it reads every document's end once."""
+
+    def __init__(
+        self,
+        documents: DocumentIndex,
+        *,
+        start: int,
+        tokens: int,
+        context: int,
+        block_documents: int = BLOCK_DOCUMENTS,
+    ) -> None:
+        self._documents = documents
+        self._start = start
+        self._stop = start + tokens
+        self.tokens = tokens
+        self.context = context
+        self._packer = make_packer(context)
+        self._first_document = documents_before(documents, start)
+        after = documents_before(documents, self._stop - 1) + 1 if tokens else self._first_document
+        self._document_count = min(documents.count, after) - self._first_document
+        while self._document_count > block_documents * _MOST_BLOCKS:
+            block_documents *= 2
+        self._block_documents = block_documents
+        self._first_windows = self._count_windows()
+        if not self.count:
+            raise UsageError(
+                "there are no documents to make windows of",
+                remedy="pass `windows='contiguous'`, or another split",
+            )
+
+    @property
+    def count(self) -> int:
+        return int(self._first_windows[-1])
+
+    def tokens_in(self, epochs: Numbers, numbers: Numbers) -> int:
+        filled = self.look_up(epochs, numbers).rows(0, len(numbers)).filled
+        assert filled is not None, "document windows always say how full they are"
+        return int(filled.sum())
+
+    def look_up(self, epochs: Numbers, numbers: Numbers) -> DocumentRun:  # noqa: ARG002
+        return DocumentRun(windows=self, numbers=numbers)
+
+    def rows(self, numbers: Numbers) -> Rows:
+        """The same in every epoch: the borders are the documents' own."""
+        blocks = np.searchsorted(self._first_windows, numbers, side="right") - 1
+        inside = numbers - self._first_windows[blocks]
+        found = [
+            self._window(self._block(block), number)
+            for block, number in zip(blocks.tolist(), inside.tolist(), strict=True)
+        ]
+        filled = np.array([int(one.counts.sum()) for one in found], dtype=np.int64)
+        row_numbers = np.repeat(np.arange(len(found)), [len(one.counts) for one in found])
+        columns = np.concatenate([np.cumsum(one.counts) - one.counts for one in found])
+        starts = np.concatenate([one.starts for one in found])
+        counts = np.concatenate([one.counts for one in found])
+        whole = np.concatenate([one.whole for one in found])
+        closing = row_numbers * self.context + columns + counts - 1
+        return Rows(
+            # A window that ends inside its document reads on: the next token is its last target.
+            pieces=Pieces(
+                starts=starts,
+                counts=counts + ~whole,
+                places=row_numbers * (self.context + 1) + columns,
+            ),
+            piece_rows=row_numbers,
+            filled=filled,
+            silent=closing[whole],
+        )
+
+    def _window(self, block: _Block, number: int) -> _Window:
+        full = int(block.full_after[-1])
+        if number < full:
+            document = int(np.searchsorted(block.full_after, number, side="right"))
+            before = int(block.full_after[document - 1]) if document else 0
+            start = int(block.edges[document]) + (number - before) * self.context
+            return _Window(
+                starts=np.array([start], dtype=np.int64),
+                counts=np.array([self.context], dtype=np.int64),
+                whole=np.array([start + self.context == int(block.edges[document + 1])]),
+            )
+        members = np.sort(block.packed[block.rows == number - full])
+        counts = block.rests[members]
+        return _Window(
+            starts=block.edges[members + 1] - counts,
+            counts=counts,
+            whole=np.ones(len(members), dtype=np.bool_),
+        )
+
+    def _count_windows(self) -> Numbers:
+        blocks = -(-self._document_count // self._block_documents)
+        counts = np.zeros(blocks + 1, dtype=np.int64)
+        for block in range(blocks):
+            counts[block + 1] = self._block(block).count
+        after: Numbers = np.cumsum(counts)
+        return after
+
+    def _block(self, number: int) -> _Block:
+        edges = self._edges(number)
+        lengths = np.diff(edges)
+        full = lengths // self.context
+        rests = lengths - full * self.context
+        packed = np.argsort(-rests, kind="stable")[: np.count_nonzero(rests)]
+        rows, made = self._packer.pack(rests[packed])
+        return _Block(
+            edges=edges,
+            full_after=np.cumsum(full),
+            rests=rests,
+            packed=packed,
+            rows=rows,
+            count=int(full.sum()) + made,
+        )
+
+    def _edges(self, number: int) -> Numbers:
+        """Where a block's documents begin and end; those that the split's borders cut are cut."""
+        first = self._first_document + number * self._block_documents
+        stop = min(first + self._block_documents, self._first_document + self._document_count)
+        ends = self._documents.between(max(0, first - 1), stop)
+        edges = ends if first else np.concatenate([np.zeros(1, dtype=np.int64), ends])
+        if (np.diff(edges) < 0).any() or edges[0] < 0:
+            raise VerificationError(
+                f"the index says that documents {first} to {stop} end before they start",
+                remedy="put the index back from a copy, or make the dataset again",
+            )
+        return np.clip(edges, self._start, self._stop)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DocumentRun:
+    """Windows by number; each block is packed when its window is asked for."""
+
+    windows: DocumentWindows
+    numbers: Numbers
+
+    def rows(self, start: int, stop: int) -> Rows:
+        return self.windows.rows(self.numbers[start:stop])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Window:
+    starts: Numbers
+    counts: Numbers
+    whole: npt.NDArray[np.bool_]
+    """Whether a piece ends where its document does."""
+
+
+class PlainPacker:
+    """Best fit, step by step. Holds nothing."""
+
+    def __init__(self, room: int) -> None:
+        self._room = room
+
+    def pack(self, lengths: Numbers) -> tuple[Numbers, int]:
+        """The row of each length (longest first), and how many rows there are."""
+        rows, made = best_fit_reference(lengths.tolist(), self._room)
+        return np.array(rows, dtype=np.int64), made
+
+
+class NativePacker:
+    """The same in the compiled part. Holds scratch of 8 bytes for each token of the context."""
+
+    def __init__(self, room: int, native: ctypes.CDLL) -> None:
+        self._room = room
+        self._native = native
+        self._newest = np.empty(room + 1, dtype=np.int64)
+        self._open = np.empty(room // 64 + 1, dtype=np.uint64)
+
+    def pack(self, lengths: Numbers) -> tuple[Numbers, int]:
+        lengths = np.ascontiguousarray(lengths)
+        rows, older = np.empty_like(lengths), np.empty_like(lengths)
+        made = self._native.lt_best_fit(
+            len(lengths),
+            lengths.ctypes.data,
+            self._room,
+            rows.ctypes.data,
+            self._newest.ctypes.data,
+            older.ctypes.data,
+            self._open.ctypes.data,
+        )
+        return rows, int(made)
+
+
+def make_packer(room: int) -> PlainPacker | NativePacker:
+    """The compiled one where it is at hand."""
+    try:
+        return NativePacker(room, load_native())
+    except UsageError:
+        return PlainPacker(room)
+
+
+def best_fit_reference(lengths: Sequence[int], room: int) -> tuple[list[int], int]:
+    """Each length into the row that it leaves the least room in; of those, the one touched last.
+
+    >>> best_fit_reference([6, 5, 3, 2], 8)
+    ([0, 1, 1, 0], 2)
+    """
+    left: list[tuple[int, int, int]] = []  # (room left, touched when, row)
+    rows: list[int] = []
+    for when, length in enumerate(lengths):
+        fitting = [entry for entry in left if entry[0] >= length]
+        if fitting:
+            best = min(fitting, key=lambda entry: (entry[0], -entry[1]))
+            left.remove(best)
+        else:
+            best = (room, when, len(left))
+        left.append((best[0] - length, when, best[2]))
+        rows.append(best[2])
+    return rows, len(left)

@@ -1,0 +1,45 @@
+"""The endless row of windows, epoch after epoch, looked up a few thousand at a time."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from lowtide.dataset.order import Numbers, WindowOrder
+from lowtide.dataset.windows import Rows, WindowRun, Windows
+
+_AHEAD = 4096
+
+
+class Schedule:
+    """Position to window: epoch 0 in its order, then epoch 1 in another. Holds 4,096 windows' places."""
+
+    def __init__(self, windows: Windows, *, seed: int, shuffled: bool) -> None:
+        self._windows = windows
+        self._order = WindowOrder(windows=windows.count, seed=seed) if shuffled else None
+        self._run: WindowRun | None = None
+        self._first = self._stop = self._next = 0
+
+    def rows(self, first: int, count: int) -> Rows:
+        """The windows at positions `first` up to `first + count`.
+
+        Who reads on where the last call ended gets what was looked up ahead.
+        """
+        follows, self._next = first == self._next, first + count
+        if self._run is not None and self._first <= first and first + count <= self._stop:
+            return self._run.rows(first - self._first, first - self._first + count)
+        if not follows:  # a leap: looking up more would be wasted
+            return self._look_up(first, count).rows(0, count)
+        self._first, self._stop = first, first + max(count, _AHEAD)
+        self._run = self._look_up(first, self._stop - first)
+        return self._run.rows(0, count)
+
+    def numbers(self, first: int, count: int) -> tuple[Numbers, Numbers]:
+        """Epoch and number of each of them."""
+        positions = np.arange(first, first + count, dtype=np.int64)
+        epochs, numbers = np.divmod(positions, self._windows.count)
+        if self._order is not None:
+            numbers = self._order.shuffled(epochs, numbers)
+        return epochs, numbers
+
+    def _look_up(self, first: int, count: int) -> WindowRun:
+        return self._windows.look_up(*self.numbers(first, count))

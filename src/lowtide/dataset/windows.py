@@ -1,0 +1,157 @@
+"""Contiguous windows: the whole stream, end joined to start, cut every `context` tokens.
+
+    tokens 0 … 9, context 4, shift 1      [1 2 3 4] [5 6 7 8] [9 0]
+                                 targets   2 3 4 5   6 7 8 9   · 1
+
+Each epoch cuts at other places. The last window is short when the context does not divide the stream; its
+rest is padding. A token's target is the one that follows it in the stream: the last token has none, and
+what comes after the joint is the target of nothing. So in every epoch each token is in one window, and each
+token but the first is a target once.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
+
+import numpy as np
+
+from lowtide.dataset.order import Numbers, border_shifts
+from lowtide.errors import UsageError
+from lowtide.shards.token_pieces import Pieces
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """Windows as rows of `context + 1` tokens: a window's own, then the token that follows it."""
+
+    pieces: Pieces
+    """Places count through all rows, one behind another."""
+    piece_rows: Numbers
+    """The row of each piece; rows go up."""
+    filled: Numbers | None
+    """Tokens in each row; None when all rows are full."""
+    silent: Numbers
+    """Positions without a target, counted through rows of `context`; padding is not among them."""
+
+
+class WindowRun(Protocol):
+    """Some windows, one behind another, looked up together."""
+
+    def rows(self, start: int, stop: int) -> Rows:
+        """Where the tokens of windows `start` up to `stop` of the run lie."""
+
+
+class Windows(Protocol):
+    """How a stream is cut: windows by number, with what each holds."""
+
+    @property
+    def count(self) -> int:
+        """Windows in an epoch; the same in every one."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens that an epoch's windows hold together."""
+
+    def tokens_in(self, epochs: Numbers, numbers: Numbers) -> int:
+        """Tokens that these windows hold together."""
+
+    def look_up(self, epochs: Numbers, numbers: Numbers) -> WindowRun:
+        """Thousands of windows at once: what is the same for all is then done once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContiguousWindows:
+    """The stream from `start` on, `tokens` long."""
+
+    start: int
+    tokens: int
+    context: int
+    seed: int
+    shifted: bool = True
+    """False: every epoch is cut at 0, `context`, …; for evaluation."""
+
+    def __post_init__(self) -> None:
+        if self.tokens <= self.context:
+            raise UsageError(
+                f"a context of {self.context} tokens and the one to predict are more than the "
+                f"{self.tokens} tokens there are",
+                remedy=f"pass a context of at most {max(1, self.tokens - 1)}, or more data",
+            )
+
+    @property
+    def count(self) -> int:
+        return -(-self.tokens // self.context)
+
+    def tokens_in(self, epochs: Numbers, numbers: Numbers) -> int:
+        return int(self.look_up(epochs, numbers).filled.sum())
+
+    def look_up(self, epochs: Numbers, numbers: Numbers) -> ContiguousRun:
+        shifts = border_shifts(epochs, context=self.context, seed=self.seed) if self.shifted else 0
+        starts = (numbers * self.context + shifts) % self.tokens
+        last = self.tokens - (self.count - 1) * self.context
+        filled = np.where(numbers == self.count - 1, last, self.context)
+        odd = (filled < self.context) | (starts + filled >= self.tokens)
+        return ContiguousRun(
+            windows=self, starts=starts, filled=filled, odd=np.flatnonzero(odd).tolist()
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContiguousRun:
+    """Windows that have been looked up."""
+
+    windows: ContiguousWindows
+    starts: Numbers
+    filled: Numbers
+    odd: list[int]
+    """Which of them are short, or reach the end of the stream: one or two in an epoch."""
+
+    def rows(self, start: int, stop: int) -> Rows:
+        if bisect_left(self.odd, start) == bisect_left(self.odd, stop):
+            return _plain_rows(self.starts[start:stop] + self.windows.start, self.windows.context)
+        return self._odd_rows(self.starts[start:stop], self.filled[start:stop])
+
+    def _odd_rows(self, starts: Numbers, filled: Numbers) -> Rows:
+        context, tokens = self.windows.context, self.windows.tokens
+        row_numbers = np.arange(len(starts), dtype=np.int64)
+        counts = filled + 1
+        across = np.flatnonzero(starts + filled >= tokens)
+        before = tokens - starts[across]
+        rest = counts[across] - before
+        counts[across] = before
+        places = row_numbers * (context + 1)
+        columns = (
+            np.concatenate([row_numbers, across]),
+            np.concatenate([starts, np.zeros_like(across)]) + self.windows.start,
+            np.concatenate([counts, rest]),
+            np.concatenate([places, places[across] + before]),
+        )
+        order = np.argsort(columns[0], kind="stable")
+        piece_rows, starts, counts, places = (column[order] for column in columns)
+        return Rows(
+            pieces=Pieces(starts=starts, counts=counts, places=places),
+            piece_rows=piece_rows,
+            filled=filled,
+            silent=across * context + before - 1,
+        )
+
+
+def _plain_rows(starts: Numbers, context: int) -> Rows:
+    """Full windows that lie in one piece, as nearly all do."""
+    row_numbers, counts, places, silent = _plain_columns(len(starts), context)
+    return Rows(
+        pieces=Pieces(starts=starts, counts=counts, places=places),
+        piece_rows=row_numbers,
+        filled=None,
+        silent=silent,
+    )
+
+
+@lru_cache(maxsize=16)
+def _plain_columns(count: int, context: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    row_numbers = np.arange(count, dtype=np.int64)
+    counts = np.full(count, context + 1, dtype=np.int64)
+    return row_numbers, counts, row_numbers * (context + 1), np.empty(0, dtype=np.int64)
