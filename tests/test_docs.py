@@ -27,6 +27,7 @@ from lowtide.units import GIB, format_bytes, format_count
 ROOT = Path(__file__).parent.parent
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 TRAINING = (ROOT / "docs" / "tokenizer.md").read_text()
+LOADING = (ROOT / "docs" / "loading.md").read_text()
 README = (ROOT / "README.md").read_text()
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")])
 
@@ -91,6 +92,13 @@ def test_everything_that_a_tokenizer_can_do_is_in_the_reference() -> None:
         assert name.startswith("_") or re.search(rf"`(Tokenizer\.)?{name}\b", section), name
 
 
+@pytest.mark.parametrize("kind", [lowtide.TokenDataset, lowtide.Mixture])
+def test_everything_that_a_loader_can_do_is_in_the_reference(kind: type) -> None:
+    section = REFERENCE.partition(f"### {kind.__name__}\n")[2].partition("\n### ")[0]
+    for name in vars(kind):
+        assert name.startswith("_") or re.search(rf"`{name}\b", section), name
+
+
 def test_the_table_of_budgets_is_what_the_program_spends() -> None:
     row = re.compile(r"^\| (\d+[MG]iB) \| ([^|]*) \| ([^|]*) \| ([^|]*) \|$", re.MULTILINE)
     limit = MemoryLimit(candidates=(LimitCandidate(source="this test", total_bytes=64 * GIB),))
@@ -144,6 +152,20 @@ def test_the_python_of_a_page_runs(tmp_path: Path, page: str, call: str) -> None
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_python_of_the_loading_page_runs(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    text = tmp_path / "corpus.txt"
+    text.write_text("".join(f"line {number} of the corpus\n\n" for number in range(4000)))
+    settings = lowtide.TokenizeSettings(val=0.1, split="tail")
+    lowtide.tokenize([str(text)], tmp_path / "tokens", settings, memory="512MiB")
+    code = "\n".join(re.findall(r"```python\n(.*?)```", LOADING, re.DOTALL))
+    assert "lowtide.Mixture(" in code
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "source" in done.stdout
 
 
 @pytest.mark.skipif(os.name != "posix", reason="the README's commands are for a POSIX shell")

@@ -260,8 +260,8 @@ def test_a_peers_files_are_checked_against_themselves(form: str, tmp_path: Path)
     ("at", "form", "value", "complaint"),
     [
         (34, "<i", 21, "do not lie one behind another"),
-        (34 + 4, "<i", 31, "sequences hold 51 tokens"),
-        (34 + 8 + 8, "<q", 42, "do not lie one behind another"),
+        (34 + 4, "<i", 31, "demands 102"),
+        (34 + 8 + 8, "<q", 42, "demands 102"),
         (34 + 8 + 16, "<q", 1, "do not cover"),
         (34 + 8 + 16 + 8, "<q", 3, "out of order"),
     ],

@@ -22,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
+from lowtide import native
 from lowtide.tokenizer import split_words
 from lowtide.tokenizer.disagreements import DISAGREEMENTS
 from lowtide.tokenizer.patterns import PatternName, recognise
@@ -32,7 +33,7 @@ from lowtide.tokenizer.split_words import (
     split_words_reference,
 )
 
-NATIVE = Path(split_words.__file__).parent / "native"
+NATIVE = Path(native.__file__).parent
 NAMES: tuple[PatternName, ...] = get_args(PatternName)
 EVERY_PATTERN = pytest.mark.parametrize("pattern", NAMES)
 

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import StorageError, VerificationError
-from lowtide.memory.meter import PeakMeter, private_bytes
+from lowtide.memory.meter import PeakMeter, measure_tree
 from lowtide.tokenizer import word_runs
 from lowtide.tokenizer.word_runs import (
     BUFFER_BYTES,
@@ -273,7 +273,7 @@ def test_merging_holds_one_buffer_and_calls_back_after_each(tmp_path: Path) -> N
     """Two runs of 10 MB: not one of them, nor what comes out, is ever held."""
     runs = store_all(tmp_path, (run_of_numbers(first, 1_000_000, 2) for first in (0, 1)))
     calls = []
-    before = private_bytes()
+    before = measure_tree().private_bytes  # other tests may have left processes behind
     with PeakMeter(interval_seconds=0.002) as meter:
         record, totals = merge_runs(tmp_path, runs, "all.words", after_each=lambda: calls.append(1))
     assert record.size_bytes == 20_000_000

@@ -6,8 +6,6 @@ page of it first (175 µs against 12 for a batch of 32 × 1,024).
 
 from __future__ import annotations
 
-import os
-import threading
 import weakref
 from collections import deque
 from dataclasses import dataclass
@@ -17,7 +15,7 @@ import numpy as np
 
 from lowtide.dataset.order import Numbers
 from lowtide.dataset.windows import Rows
-from lowtide.errors import VerificationError
+from lowtide.errors import UsageError, VerificationError
 from lowtide.shards.layout import TokenArray
 from lowtide.shards.token_pieces import Copier
 
@@ -71,12 +69,12 @@ class Targets:
     """The target of padding, and of a position that nothing follows."""
     closing: int
     """The target at a document's last token: `ignore_index`, or end-of-text where that comes first."""
-    vocabulary_size: int | None
-    """Every id must be smaller; None: not known."""
+    vocabulary_size: int
+    """Every id must be smaller."""
 
 
 class BatchReader:
-    """Reads rows of one stream. Holds the raw tokens of one batch."""
+    """Reads rows of one stream, for one thread at a time. Holds the raw tokens of one batch."""
 
     def __init__(
         self, copier: Copier, *, dtype: np.dtype[np.unsignedinteger], context: int
@@ -84,8 +82,6 @@ class BatchReader:
         self._copier = copier
         self._context = context
         self._raw: TokenArray = np.zeros((0, context + 1), dtype=dtype)
-        self._lock = threading.Lock()
-        self._process = os.getpid()
 
     def fill(
         self,
@@ -98,15 +94,16 @@ class BatchReader:
         ids: Numbers | None = None,
     ) -> None:
         """Fill `x` and `y` (and `ids`), each contiguous and as wide as the context."""
-        with self._own_lock():
-            largest = None
-            if rows.filled is None and borders is None:
-                largest = self._copier.widen(rows.pieces, x, y)
-            if largest is None:
-                largest = self._fill_plainly(rows, x, y, borders, ids)
+        largest = None
+        if rows.filled is None and borders is None:
+            largest = self._copier.widen(rows.pieces, x, y)
+        if largest is None:
+            largest = self._fill_plainly(rows, x, y, borders, ids)
         _check_id(largest, targets.vocabulary_size)
+        if rows.closing.size:
+            y.reshape(-1)[rows.closing] = targets.closing
         if rows.silent.size:
-            y.reshape(-1)[rows.silent] = targets.closing
+            y.reshape(-1)[rows.silent] = targets.ignore_index
         if rows.filled is not None:
             _pad(rows.filled, targets.ignore_index, x, y, ids)
 
@@ -124,19 +121,11 @@ class BatchReader:
 
     def fetch(self, rows: Rows) -> None:
         """Ask for rows to be read ahead."""
-        with self._own_lock():
-            self._copier.fetch(rows.pieces)
+        self._copier.fetch(rows.pieces)
 
     def close(self) -> None:
         """Let go of the files."""
-        with self._own_lock():
-            self._copier.close()
-
-    def _own_lock(self) -> threading.Lock:
-        """The lock, or a fresh one in a forked process: the parent's may have been held just then."""
-        if self._process != os.getpid():
-            self._process, self._lock = os.getpid(), threading.Lock()
-        return self._lock
+        self._copier.close()
 
     def _room(self, count: int) -> TokenArray:
         """Zeros, not what the batch before left there: padding must not hold an id of it."""
@@ -146,8 +135,8 @@ class BatchReader:
         return self._raw
 
 
-def _check_id(largest: int, vocabulary_size: int | None) -> None:
-    if vocabulary_size is not None and largest >= vocabulary_size:
+def _check_id(largest: int, vocabulary_size: int) -> None:
+    if largest >= vocabulary_size:
         raise VerificationError(
             f"id {largest} is beyond the vocabulary of {vocabulary_size}",
             remedy="name the tokenizer that made the tokens, or see `lowtide verify`",
@@ -161,3 +150,15 @@ def _pad(filled: Numbers, ignore_index: int, x: Numbers, y: Numbers, ids: Number
         y[row, at:] = ignore_index
         if ids is not None:
             ids[row, at:] = -1
+
+
+def check_arrays(arrays: tuple[Numbers, ...], context: int) -> None:
+    """They are written to by address: another shape or kind would write beside them."""
+    wanted = (len(arrays[0]), context)
+    for one in arrays:
+        plain = one.dtype == np.int64 and one.flags.c_contiguous and one.flags.writeable
+        if not plain or one.shape != wanted:
+            raise UsageError(
+                f"an array of {one.dtype} and shape {one.shape} cannot be filled",
+                remedy=f"pass writeable, contiguous int64 arrays of shape {wanted}",
+            )

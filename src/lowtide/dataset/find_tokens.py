@@ -9,18 +9,31 @@ from __future__ import annotations
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 from typing import IO
 
-from lowtide.errors import LowtideError, UsageError
-from lowtide.shards.documents import DocumentIndex, ScannedDocuments, StoredDocuments
-from lowtide.shards.layout import MANIFEST_NAME, documents_header
+import xxhash
+
+from lowtide.errors import LowtideError, UsageError, VerificationError
+from lowtide.shards.documents import (
+    DocumentIndex,
+    MegatronDocuments,
+    ScannedDocuments,
+    StoredDocuments,
+)
+from lowtide.shards.layout import MANIFEST_NAME, NPY_HEADER_BYTES, documents_header
 from lowtide.shards.manifest import TokenizerRecord
+from lowtide.shards.megatron import index_problems
+from lowtide.shards.payload import read_exactly, reading
 from lowtide.shards.read import Dataset, TokenSplit
 from lowtide.shards.read import open_dataset as open_at
+from lowtide.storage.fingerprint import digest_file
 from lowtide.units import KIB, format_count
 
 _TOKEN_SUFFIXES = frozenset({".npy", ".bin", ".idx"})
 _SNIFFED_BYTES = 8 * KIB
+_LOOKED_AT_BYTES = 4 * KIB
+_LOOKED_AT_FILES = 16
 TOKENIZER_MANIFEST = "lowtide-tokenizer.json"
 
 
@@ -53,7 +66,8 @@ def find_tokens(
         found = _named_split(dataset, split)
         return FoundTokens(dataset=dataset, split=found, start=0, tokens=found.tokens)
     whole = _only_split(dataset, split, val_fraction)
-    border = int(whole.tokens * (1 - val_fraction))  # as `data[:int(n * 0.9)]` does it by hand
+    kept = round(1 - val_fraction, 12)  # 1 - 0.9 is 0.09999999999999998
+    border = int(whole.tokens * kept)  # as `data[:int(n * 0.9)]` does it by hand
     if split == "train":
         return FoundTokens(dataset=dataset, split=whole, start=0, tokens=border)
     return FoundTokens(dataset=dataset, split=whole, start=border, tokens=whole.tokens - border)
@@ -75,18 +89,19 @@ def tokenizer_record(source: str | None) -> TokenizerRecord | None:
     )
 
 
-def stored_documents(split: TokenSplit) -> tuple[DocumentIndex, IO[bytes] | None]:
-    """The split's documents by look-up; where only a scan finds them, their ends in a temporary file.
+def stored_documents(found: FoundTokens) -> tuple[DocumentIndex, IO[bytes] | None]:
+    """The split's documents by look-up, proven; where only a scan finds them, in a temporary file.
 
-    The file is gone when its object is: keep it as long as the index.
+    The file is gone when it is closed: keep it open as long as the index is used.
     """
-    documents = split.documents
+    split, documents = found.split, found.split.documents
     if documents is None:
         raise UsageError(
             f"nothing says where the documents of split {split.name} end",
             remedy="name the tokenizer that made the tokens: `tokenizer='gpt2'`",
         )
     if not isinstance(documents, ScannedDocuments):
+        _prove_index(found, documents)
         return documents, None
     file = tempfile.NamedTemporaryFile(prefix="lowtide-documents-", suffix=".npy")  # noqa: SIM115
     count = 0
@@ -96,6 +111,42 @@ def stored_documents(split: TokenSplit) -> tuple[DocumentIndex, IO[bytes] | None
         count += len(ends)
     file.flush()
     return StoredDocuments(path=Path(file.name), count=count), file
+
+
+def digest_tokens(found: FoundTokens) -> str:
+    """Of the manifest's digests; for a peer's files, of their sizes and both ends of some of them."""
+    manifest = found.dataset.manifest
+    state = xxhash.xxh3_128()
+    if manifest is not None:
+        for name, record in manifest.splits.items():
+            if name == found.split.name:
+                state.update("".join(shard.digest for shard in record.shards).encode())
+        return state.hexdigest()
+    files = found.split.files
+    state.update(",".join(str(file.tokens) for file in files).encode())
+    for file in files[:: -(-len(files) // _LOOKED_AT_FILES)]:
+        length = min(_LOOKED_AT_BYTES, file.tokens * file.dtype.itemsize)
+        state.update(read_exactly(file.path, file.header_bytes, length))
+        state.update(read_exactly(file.path, file.file_bytes - length, length))
+    return state.hexdigest()
+
+
+def _prove_index(found: FoundTokens, documents: DocumentIndex) -> None:
+    """VerificationError unless the index is what was written, or a peer's fits its tokens."""
+    problems: list[str] = []
+    if isinstance(documents, MegatronDocuments):
+        problems = index_problems(documents.index, found.split.tokens)
+    records = found.dataset.manifest.splits if found.dataset.manifest else {}
+    for name, record in records.items():
+        if name == found.split.name and record.index is not None:
+            path = found.dataset.path / record.index.name
+            length = 8 * record.index.documents
+            if digest_file(path, NPY_HEADER_BYTES, length) != record.index.digest:
+                problems.append(f"{record.index.name}: its ends are not those that were written")
+    if problems:
+        raise VerificationError(
+            problems[0], remedy="put the index back from a copy, or make the dataset again"
+        )
 
 
 def _named_split(dataset: Dataset, name: str) -> TokenSplit:
@@ -135,17 +186,19 @@ def _only_split(dataset: Dataset, split: str, val_fraction: float) -> TokenSplit
 
 def refuse_what_is_no_dataset(path: Path) -> None:
     """UsageError for a tokenizer's folder, or for text, with the command that makes tokens of it."""
-    if (path / MANIFEST_NAME).is_file():
-        return
-    _refuse_tokenizer(path)
-    _refuse_text(path)
+    with reading(path):
+        if (path / MANIFEST_NAME).is_file():
+            return
+        _refuse_tokenizer(path)
+        _refuse_text(path)
 
 
 def _refuse_tokenizer(path: Path) -> None:
     if (path / TOKENIZER_MANIFEST).exists():
         raise UsageError(
             f"{path} holds a tokenizer and no tokens",
-            remedy=f"make tokens with `lowtide tokenize INPUT... --tokenizer {path} --out tokens`; the "
+            remedy=f"make tokens with `lowtide tokenize INPUT... --tokenizer {quote(str(path))} --out tokens`; "
+            "the "
             "`train-tokenizer` that made it, run again, compares its files with their digests",
         )
 
@@ -159,7 +212,7 @@ def _refuse_text(path: Path) -> None:
     if only_text:
         raise UsageError(
             f"{path} holds text and no tokens",
-            remedy=f"make them with `lowtide tokenize {path} --out tokens`, then open `tokens`",
+            remedy=f"make them with `lowtide tokenize {quote(str(path))} --out tokens`, then open `tokens`",
         )
 
 

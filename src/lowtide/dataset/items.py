@@ -53,14 +53,17 @@ class WindowItems:
         return self._stop - self._first
 
     def __getitem__(self, index: int) -> tuple[Numbers, Numbers]:
-        if not -len(self) <= index < len(self):
-            raise IndexError(index)
-        return self.__getitems__([index % len(self)])[0]
+        return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Numbers, Numbers]]:
         """Several at once, as newer DataLoaders ask; neighbours are read together."""
-        x, y = _read_all(self._stream, [self._first + index for index in indices])
+        x, y = _read_all(self._stream, [self._position(index) for index in indices])
         return list(zip(x, y, strict=True))
+
+    def _position(self, index: int) -> int:
+        if not -len(self) <= index < len(self):
+            raise IndexError(f"item {index} of {len(self)}")
+        return self._first + index % len(self)
 
 
 class TrainerItems:
@@ -94,6 +97,8 @@ def _read_all(stream: Stream, positions: list[int]) -> tuple[Numbers, Numbers]:
     """Windows at any positions, each run of neighbours in one go."""
     x = np.empty((len(positions), stream.context), dtype=np.int64)
     y = np.empty_like(x)
+    if not positions:
+        return x, y
     breaks = [at for at, (a, b) in enumerate(pairwise(positions), start=1) if b != a + 1]
     for start, stop in pairwise([0, *breaks, len(positions)]):
         stream.fill(positions[start], (x[start:stop], y[start:stop]))

@@ -16,6 +16,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 
@@ -81,7 +82,7 @@ class Loader:
         self._position = start
         self._stop = stop
         self._device = torch.device(device) if device is not None else None
-        self._pinned = torch.cuda.is_available()
+        self._gpu = _gpu_beside(self._device)
         self._prefetch = prefetch
         self._arrays = 3 if documents else 2
         self._reading: _Reading | None = None
@@ -146,7 +147,7 @@ class Loader:
             start=self._position,
             stop=self._stop,
             arrays=self._arrays,
-            pinned=self._pinned,
+            gpu=self._gpu,
         )
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -162,10 +163,15 @@ class _Plan:
     start: int
     stop: int | None
     arrays: int
-    pinned: bool
+    gpu: int | None
+    """Memory is pinned for it."""
 
     def batches(self) -> Iterator[tuple[int, list[torch.Tensor]]]:
         """Each batch with the position after it."""
+        if self.gpu is not None:
+            torch.cuda.set_device(
+                self.gpu
+            )  # a thread begins with GPU 0, and would open it for every rank
         position, pool = self.start, ArrayPool()
         while self.stop is None or position < self.stop:
             count = self.share.batch_size
@@ -181,7 +187,7 @@ class _Plan:
     def _tensors(self, rows: int, pool: ArrayPool) -> list[torch.Tensor]:
         """Pinned memory comes from torch, which knows when a copy out of it has ended."""
         shape = (rows, self.stream.context)
-        if self.pinned:
+        if self.gpu is not None:
             return [
                 torch.empty(shape, dtype=torch.int64, pin_memory=True) for _ in range(self.arrays)
             ]
@@ -196,42 +202,46 @@ class _Failed:
     error: BaseException
 
 
+_Batch: TypeAlias = tuple[int, list[torch.Tensor]]
+_Ready: TypeAlias = queue.Queue[_Batch | _Failed | None]
+
+
 class _Reading:
     """A thread that reads a plan into a short queue."""
 
     def __init__(self, plan: _Plan, prefetch: int) -> None:
-        self._ready: queue.Queue[tuple[int, list[torch.Tensor]] | _Failed | None] = queue.Queue(
-            prefetch
+        self._ready: _Ready = queue.Queue(prefetch)
+        stopped = threading.Event()
+        thread = threading.Thread(
+            target=_read, args=(plan, self._ready, stopped), name="lowtide-loader", daemon=True
         )
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(
-            target=_read,
-            args=(plan, self._ready, self._stopped),
-            name="lowtide-loader",
-            daemon=True,
-        )
-        self._end = weakref.finalize(self, self._stopped.set)
-        self._thread.start()
+        thread.start()
+        # At exit too, while the interpreter still stands: a daemon thread must not outlive it.
+        self.stop = weakref.finalize(self, _end, thread, stopped, self._ready)
 
-    def next(self) -> tuple[int, list[torch.Tensor]] | None:
+    def next(self) -> _Batch | None:
         """The next batch; None at the end. What went wrong in the thread is raised here."""
         ready = self._ready.get()
         if isinstance(ready, _Failed):
             raise ready.error
         return ready
 
-    def stop(self) -> None:
-        """Ends the thread and waits for it: nobody reads files that the caller may now remove."""
-        self._stopped.set()
-        while self._thread.is_alive():
-            _drain(self._ready)
-            self._thread.join(0.01)
-        _drain(self._ready)
+
+def _end(thread: threading.Thread, stopped: threading.Event, ready: _Ready) -> None:
+    """Ends the thread and waits for it: nobody reads files that the caller may now remove."""
+    stopped.set()
+    if thread is threading.current_thread():
+        return  # garbage was collected there; it ends by itself
+    while thread.is_alive():
+        _drain(ready)
+        thread.join(0.01)
+    _drain(ready)
+    ready.put(None)  # for whoever is waiting for the next batch
 
 
 def _read(
     plan: _Plan,
-    ready: queue.Queue[tuple[int, list[torch.Tensor]] | _Failed | None],
+    ready: _Ready,
     stopped: threading.Event,
 ) -> None:
     try:
@@ -244,8 +254,8 @@ def _read(
 
 
 def _put(
-    ready: queue.Queue[tuple[int, list[torch.Tensor]] | _Failed | None],
-    item: tuple[int, list[torch.Tensor]] | _Failed | None,
+    ready: _Ready,
+    item: _Batch | _Failed | None,
     stopped: threading.Event,
 ) -> bool:
     while not stopped.is_set():
@@ -257,12 +267,21 @@ def _put(
     return False
 
 
-def _drain(ready: queue.Queue[tuple[int, list[torch.Tensor]] | _Failed | None]) -> None:
+def _drain(ready: _Ready) -> None:
     while True:
         try:
             ready.get_nowait()
         except queue.Empty:
             return
+
+
+def _gpu_beside(device: torch.device | None) -> int | None:
+    """The GPU that batches are for; None where there is none, or where they stay on the CPU."""
+    if not torch.cuda.is_available() or (device is not None and device.type != "cuda"):
+        return None
+    if device is not None and device.index is not None:
+        return device.index
+    return torch.cuda.current_device()
 
 
 def _check_same(stored: dict[str, object], now: dict[str, str | int | float | None]) -> None:

@@ -6,7 +6,7 @@ window for each source. Which source a position has, and which of its windows, f
 
     web, code = TokenDataset("web"), TokenDataset("code")
     mixture = Mixture({"web": (web, 0.7), "code": (code, 0.3)})
-    print(mixture.plan(tokens=10_000_000_000))
+    str(mixture.plan(tokens=10_000_000_000))        # a table
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ import numpy as np
 from lowtide.dataset.batches import ArrayPool
 from lowtide.dataset.items import TrainerItems, WindowItems
 from lowtide.dataset.order import Numbers
+from lowtide.dataset.settings import whole
 from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import UsageError
 from lowtide.units import format_count
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
 
 _FINEST = 1 << 40
 """Weights are whole numbers of up to so much together: one part in 10¹², and products stay in 64 bits."""
-_FINEST_FRACTION = 10**6
+_FINEST_FRACTION = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +78,8 @@ class Mixture:
             raise UsageError("a mixture needs a source", remedy="pass {'name': (dataset, weight)}")
         self.sources = {name: dataset for name, (dataset, _) in sources.items()}
         _check_alike(self.sources)
-        self._weights = {name: _weight(name, weight) for name, (_, weight) in sources.items()}
+        self._given = dict(sources)
+        self._weights = _proportions({name: weight for name, (_, weight) in sources.items()})
         self._parts = _whole_parts(
             [
                 self._weights[name] / Fraction(dataset.tokens, dataset.window_count)
@@ -91,23 +93,21 @@ class Mixture:
         """Tokens in a window."""
         return next(iter(self.sources.values())).context
 
-    def batch(self, k: int, batch_size: int) -> tuple[Numbers, ...]:
+    def batch(self, k: int, batch_size: int, *, documents: bool = False) -> tuple[Numbers, ...]:
         """Batch `k`, as `TokenDataset.batch` gives it."""
-        if k < 0 or batch_size < 1:
-            raise UsageError(
-                f"there is no batch {k} of {batch_size} windows",
-                remedy="batches count from 0 and hold at least one window",
-            )
-        return self.read(k * batch_size, batch_size)
+        count = whole("batch_size", batch_size, at_least=1)
+        return self.read(whole("k", k, at_least=0) * count, count, documents=documents)
 
     def read(self, first: int, count: int, *, documents: bool = False) -> tuple[Numbers, ...]:
         """The windows at positions `first` up to `first + count`."""
+        count = whole("count", count, at_least=1)
         arrays = self._pool.take(3 if documents else 2, count, self.context)
         self.fill(first, arrays)
         return arrays
 
     def fill(self, first: int, arrays: tuple[Numbers, ...]) -> None:
         """The same into arrays at hand: x, y and, where there is a third, documents."""
+        first = whole("first", first, at_least=0)
         chosen, starts = self.choose(first, len(arrays[0]))
         for number, dataset in enumerate(self.sources.values()):
             rows = np.flatnonzero(chosen == number)
@@ -186,20 +186,29 @@ class Mixture:
 
     def identity(self) -> dict[str, str | int | float | None]:
         """What a resumed run must find unchanged."""
+        sources = zip(self.sources.items(), self._parts, strict=True)
         return {
-            f"{name}: {key}": value
-            for (name, dataset), part in zip(self.sources.items(), self._parts, strict=True)
+            f"source {number}, {name}: {key}": value
+            for number, ((name, dataset), part) in enumerate(sources)
             for key, value in {**dataset.identity(), "part": part}.items()
         }
 
+    def __reduce__(self) -> tuple[object, tuple[dict[str, tuple[TokenDataset, float]]]]:
+        """A worker process opens the files by itself."""
+        return Mixture, (self._given,)
 
-def _weight(name: str, weight: float) -> Fraction:
-    if not (isfinite(weight) and weight > 0):
-        raise UsageError(
-            f"source {name!r} has a weight of {weight}",
-            remedy="give every source a weight above zero, and leave out what is not wanted",
-        )
-    return Fraction(weight).limit_denominator(_FINEST_FRACTION) or Fraction(weight)
+
+def _proportions(weights: Mapping[str, float]) -> dict[str, Fraction]:
+    """Shares of one; 0.7 and 0.3 become 7/10 and 3/10, not the nearest binary fractions."""
+    for name, weight in weights.items():
+        if not (isfinite(weight) and weight > 0):
+            raise UsageError(
+                f"source {name!r} has a weight of {weight}",
+                remedy="give every source a weight above zero, and leave out what is not wanted",
+            )
+    total = sum(Fraction(weight) for weight in weights.values())
+    exact = {name: Fraction(weight) / total for name, weight in weights.items()}
+    return {name: one.limit_denominator(_FINEST_FRACTION) or one for name, one in exact.items()}
 
 
 def _whole_parts(rates: list[Fraction]) -> list[int]:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 BLOCK_DOCUMENTS = 256
 _MOST_BLOCKS = 1 << 17
+_KEPT_DOCUMENTS = 320 * BLOCK_DOCUMENTS
+"""Blocks for eight batches of 32 windows and a few: 3 MB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +51,7 @@ class _Block:
 
 
 class DocumentWindows:
-    """Windows of whole documents. Holds 8 bytes a block; making it reads every document's end once."""
+    """Windows of whole documents. Holds 8 bytes a block and 3 MB; making it reads every document's end once."""
 
     def __init__(
         self,
@@ -66,9 +68,13 @@ class DocumentWindows:
         self.tokens = tokens
         self.context = context
         self._packer = make_packer(context)
+        self._kept: dict[int, _Block] = {}
         self._first_document = documents_before(documents, start)
         after = documents_before(documents, self._stop - 1) + 1 if tokens else self._first_document
-        self._document_count = min(documents.count, after) - self._first_document
+        after = min(documents.count, after)
+        self._document_count = after - self._first_document
+        last_end = documents.end(after - 1) if self._document_count else start
+        self._cuts_document = last_end > self._stop
         while self._document_count > block_documents * _MOST_BLOCKS:
             block_documents *= 2
         self._block_documents = block_documents
@@ -105,7 +111,9 @@ class DocumentWindows:
         starts = np.concatenate([one.starts for one in found])
         counts = np.concatenate([one.counts for one in found])
         whole = np.concatenate([one.whole for one in found])
-        closing = row_numbers * self.context + columns + counts - 1
+        last = row_numbers * self.context + columns + counts - 1
+        # The split's border may cut a document: what is left of it does not end there.
+        cut = whole & (starts + counts == self._stop) & self._cuts_document
         return Rows(
             # A window that ends inside its document reads on: the next token is its last target.
             pieces=Pieces(
@@ -115,7 +123,8 @@ class DocumentWindows:
             ),
             piece_rows=row_numbers,
             filled=filled,
-            silent=closing[whole],
+            silent=last[cut],
+            closing=last[whole & ~cut],
         )
 
     def _window(self, block: _Block, number: int) -> _Window:
@@ -141,11 +150,21 @@ class DocumentWindows:
         blocks = -(-self._document_count // self._block_documents)
         counts = np.zeros(blocks + 1, dtype=np.int64)
         for block in range(blocks):
-            counts[block + 1] = self._block(block).count
+            counts[block + 1] = self._pack(block).count
         after: Numbers = np.cumsum(counts)
         return after
 
     def _block(self, number: int) -> _Block:
+        """A block's packing: kept if it was asked for lately, for reading ahead asks twice."""
+        found = self._kept.pop(number, None)
+        if found is None:
+            found = self._pack(number)
+        self._kept[number] = found  # last in the dict, for it was used last
+        if len(self._kept) * self._block_documents > _KEPT_DOCUMENTS:
+            del self._kept[next(iter(self._kept))]
+        return found
+
+    def _pack(self, number: int) -> _Block:
         edges = self._edges(number)
         lengths = np.diff(edges)
         full = lengths // self.context

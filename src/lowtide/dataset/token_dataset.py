@@ -9,55 +9,34 @@ for x, y in train.loader(32, rank=0):       # torch
 from __future__ import annotations
 
 import os
+import threading
+import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from time import perf_counter
 from typing import TYPE_CHECKING, Literal, overload
 
-import xxhash
-
-from lowtide.dataset.batches import ArrayPool, BatchReader, Borders, Targets
+from lowtide.dataset.batches import ArrayPool, BatchReader, Borders, Targets, check_arrays
 from lowtide.dataset.document_ids import IndexedBorders, TokenBorders
-from lowtide.dataset.find_tokens import FoundTokens, find_tokens, stored_documents
+from lowtide.dataset.find_tokens import digest_tokens, find_tokens, stored_documents
 from lowtide.dataset.items import TrainerItems, WindowItems
 from lowtide.dataset.order import Numbers
 from lowtide.dataset.pack_documents import DocumentWindows
+from lowtide.dataset.read_ahead import ReadAhead
 from lowtide.dataset.schedule import Schedule
+from lowtide.dataset.settings import IGNORE_INDEX, OrderKind, Settings, WindowKind, whole
 from lowtide.dataset.windows import ContiguousWindows, Windows
 from lowtide.errors import UsageError
-from lowtide.shards.documents import ScannedDocuments
-from lowtide.shards.layout import Format
+from lowtide.shards.documents import DocumentIndex, ScannedDocuments, index_path
+from lowtide.shards.layout import LARGEST_VOCABULARY, Format
 from lowtide.shards.manifest import TokenizerRecord
-from lowtide.shards.payload import read_exactly
 from lowtide.shards.peers import TokenFile
+from lowtide.shards.stamps import StampedFiles
 from lowtide.shards.token_pieces import make_copier
 
 if TYPE_CHECKING:
     from lowtide.dataset.describe import LoaderFacts
     from lowtide.dataset.loader import Loader
-
-WindowKind = Literal["contiguous", "document"]
-OrderKind = Literal["shuffled", "sequential"]
-IGNORE_INDEX = -100
-"""What `torch.nn.functional.cross_entropy` leaves out unless it is told otherwise."""
-LARGEST_CONTEXT = 1 << 24
-_LOOKED_AT_BYTES = 4096
-_LOOKED_AT_FILES = 16
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
-    """Everything that decides what a dataset gives; two equal ones give the same batches."""
-
-    path: str
-    split: str
-    context: int
-    seed: int
-    windows: WindowKind
-    order: OrderKind
-    val_fraction: float | None
-    tokenizer: str | None
-    ignore_index: int
 
 
 class TokenDataset:
@@ -83,25 +62,29 @@ class TokenDataset:
         ignore_index: int = IGNORE_INDEX,
     ) -> None:
         self.settings = Settings(
-            path=os.fspath(path),
+            path=str(Path(path).absolute()),  # the program may change its folder
             split=split,
-            context=context,
-            seed=seed,
+            context=whole("context", context),
+            seed=whole("seed", seed),
             windows=windows,
             order=order,
             val_fraction=val_fraction,
             tokenizer=tokenizer,
-            ignore_index=ignore_index,
+            ignore_index=whole("ignore_index", ignore_index),
         )
-        _check(self.settings)
-        self._found = find_tokens(path, split, val_fraction=val_fraction, tokenizer=tokenizer)
-        self._index_file: object = None
+        self._found = find_tokens(
+            self.settings.path, split, val_fraction=val_fraction, tokenizer=tokenizer
+        )
+        self._lock, self._process = threading.Lock(), os.getpid()
+        self._index_stamp: StampedFiles | None = None
         self._windows = self._cut()
+        context, seed = self.settings.context, self.settings.seed
         self._schedule = Schedule(self._windows, seed=seed, shuffled=order == "shuffled")
         scattered = order == "shuffled" or windows == "document"
         self._reader = BatchReader(
             make_copier(self.files, scattered=scattered), dtype=self.files[0].dtype, context=context
         )
+        self._read_ahead = ReadAhead(self._fetch, context=context) if scattered else None
         self._targets = self._choose_targets()
         self._borders: Borders | None = None
         self._pool = ArrayPool()
@@ -162,28 +145,37 @@ class TokenDataset:
         Batches go on over the end of an epoch into the next one. With `documents`, a third array numbers the
         documents in each row. Arrays are the caller's to keep or change.
         """
-        if k < 0 or batch_size < 1:
-            raise UsageError(
-                f"there is no batch {k} of {batch_size} windows",
-                remedy="batches count from 0 and hold at least one window",
-            )
-        return self.read(k * batch_size, batch_size, documents=documents)
+        count = whole("batch_size", batch_size, at_least=1)
+        return self.read(whole("k", k, at_least=0) * count, count, documents=documents)
 
     def read(self, first: int, count: int, *, documents: bool = False) -> tuple[Numbers, ...]:
         """The windows at positions `first` up to `first + count` of the endless order."""
+        count = whole("count", count, at_least=1)
         arrays = self._pool.take(3 if documents else 2, count, self.context)
         self.fill(first, arrays)
         return arrays
 
     def fill(self, first: int, arrays: tuple[Numbers, ...]) -> None:
         """The same into arrays at hand (contiguous, int64): x, y and, where there is a third, documents."""
-        rows = self._schedule.rows(first, len(arrays[0]))
-        ids = arrays[2] if len(arrays) > 2 else None
-        borders = self._known_borders() if ids is not None else None
-        self._reader.fill(rows, self._targets, arrays[0], arrays[1], borders=borders, ids=ids)
+        first = whole("first", first, at_least=0)
+        check_arrays(arrays, self.context)
+        with self._own_lock():
+            rows = self._schedule.rows(first, len(arrays[0]))
+            ids = arrays[2] if len(arrays) > 2 else None
+            borders = self._known_borders() if ids is not None else None
+            started = perf_counter()
+            self._reader.fill(rows, self._targets, arrays[0], arrays[1], borders=borders, ids=ids)
+            if self._index_stamp is not None:
+                self._index_stamp.check([0])
+            if self._read_ahead is not None:
+                self._read_ahead.after(first, len(arrays[0]), perf_counter() - started)
 
     def epoch(self, batch_size: int, *, epoch: int = 0) -> Iterator[tuple[Numbers, Numbers]]:
         """Every window of one epoch once; the last batch may be short. What evaluation wants."""
+        number = whole("epoch", epoch, at_least=0)
+        return self._epoch(whole("batch_size", batch_size, at_least=1), number)
+
+    def _epoch(self, batch_size: int, epoch: int) -> Iterator[tuple[Numbers, Numbers]]:
         first, stop = epoch * self.window_count, (epoch + 1) * self.window_count
         for at in range(first, stop, batch_size):
             x, y = self.read(at, min(batch_size, stop - at))
@@ -213,11 +205,18 @@ class TokenDataset:
             rank=rank,
             world_size=world_size,
             start=start,
-            stop=None if epochs is None else round(epochs * self.window_count),
+            stop=None if epochs is None else self._windows_of(epochs),
             device=device,
             prefetch=prefetch,
             documents=documents,
         )
+
+    def _windows_of(self, epochs: float) -> int:
+        if not 0 < epochs < float("inf"):
+            raise UsageError(
+                f"{epochs} epochs cannot be run", remedy="pass a number above 0, or none for no end"
+            )
+        return max(1, round(epochs * self.window_count))
 
     def items(self, *, epochs: int = 1, start: int = 0) -> WindowItems:
         """One window an item, `(x, y)`, for `torch.utils.data.DataLoader(..., shuffle=False)`."""
@@ -241,7 +240,7 @@ class TokenDataset:
         """What a resumed run must find unchanged; part of every `state_dict`."""
         return {
             "tokens": self.tokens,
-            "digest": _digest(self._found),
+            "digest": digest_tokens(self._found),
             "split": self.settings.split,
             "val_fraction": self.settings.val_fraction,
             "context": self.context,
@@ -252,7 +251,8 @@ class TokenDataset:
 
     def close(self) -> None:
         """Let go of the files; reading again opens them again."""
-        self._reader.close()
+        with self._own_lock():
+            self._reader.close()
 
     def __reduce__(self) -> tuple[object, tuple[Settings]]:
         """A worker process opens the files by itself."""
@@ -268,8 +268,19 @@ class TokenDataset:
                 seed=self.settings.seed,
                 shifted=self.settings.order == "shuffled",
             )
-        documents, self._index_file = stored_documents(found.split)
-        return DocumentWindows(documents, start=found.start, tokens=found.tokens, context=context)
+        return DocumentWindows(
+            self._find_documents(), start=found.start, tokens=found.tokens, context=context
+        )
+
+    def _find_documents(self) -> DocumentIndex:
+        """The index, watched from now on: who rewrites it must not move windows in silence."""
+        split = self._found.split
+        path = index_path(split.documents) if split.documents is not None else None
+        self._index_stamp = StampedFiles([path]) if path is not None else None
+        documents, temporary = stored_documents(self._found)
+        if temporary is not None:
+            weakref.finalize(self, temporary.close)  # which removes it
+        return documents
 
     def _choose_targets(self) -> Targets:
         tokenizer, ignore_index = self.tokenizer, self.settings.ignore_index
@@ -279,8 +290,17 @@ class TokenDataset:
         return Targets(
             ignore_index=ignore_index,
             closing=end_of_text if learns_end and end_of_text is not None else ignore_index,
-            vocabulary_size=tokenizer.vocabulary_size if tokenizer else None,
+            vocabulary_size=tokenizer.vocabulary_size if tokenizer else LARGEST_VOCABULARY,
         )
+
+    def _own_lock(self) -> threading.Lock:
+        """The lock, or a fresh one in a forked process: the parent's may have been held just then."""
+        if self._process != os.getpid():
+            self._process, self._lock = os.getpid(), threading.Lock()
+        return self._lock
+
+    def _fetch(self, first: int, count: int) -> None:
+        self._reader.fetch(self._schedule.peek(first, count))
 
     def _known_borders(self) -> Borders:
         if self._borders is None:
@@ -291,7 +311,7 @@ class TokenDataset:
                     end_of_text=tokenizer.end_of_text, placement=self._found.dataset.eot
                 )
             else:
-                self._borders = IndexedBorders(stored_documents(split)[0])
+                self._borders = IndexedBorders(self._find_documents())
         return self._borders
 
 
@@ -307,39 +327,3 @@ def _open_again(settings: Settings) -> TokenDataset:
         tokenizer=settings.tokenizer,
         ignore_index=settings.ignore_index,
     )
-
-
-def _check(settings: Settings) -> None:
-    if not 1 <= settings.context <= LARGEST_CONTEXT:
-        raise UsageError(
-            f"a context of {settings.context} tokens is out of range",
-            remedy=f"pass one of 1 to {LARGEST_CONTEXT}",
-        )
-    if settings.windows not in ("contiguous", "document"):
-        raise UsageError(
-            f"there are no {settings.windows!r} windows",
-            remedy="pass `windows='contiguous'` or `windows='document'`",
-        )
-    if settings.order not in ("shuffled", "sequential"):
-        raise UsageError(
-            f"there is no {settings.order!r} order",
-            remedy="pass `order='shuffled'` or `order='sequential'`",
-        )
-
-
-def _digest(found: FoundTokens) -> str:
-    """Of the manifest's digests; for a peer's files, of their sizes and both ends of some of them."""
-    manifest = found.dataset.manifest
-    state = xxhash.xxh3_128()
-    if manifest is not None:
-        for name, record in manifest.splits.items():
-            if name == found.split.name:
-                state.update("".join(shard.digest for shard in record.shards).encode())
-        return state.hexdigest()
-    files = found.split.files
-    state.update(",".join(str(file.tokens) for file in files).encode())
-    for file in files[:: -(-len(files) // _LOOKED_AT_FILES)]:
-        length = min(_LOOKED_AT_BYTES, file.tokens * file.dtype.itemsize)
-        state.update(read_exactly(file.path, file.header_bytes, length))
-        state.update(read_exactly(file.path, file.file_bytes - length, length))
-    return state.hexdigest()

@@ -22,6 +22,8 @@ from lowtide.dataset.order import Numbers, border_shifts
 from lowtide.errors import UsageError
 from lowtide.shards.token_pieces import Pieces
 
+_NONE: Numbers = np.empty(0, dtype=np.int64)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
@@ -34,7 +36,9 @@ class Rows:
     filled: Numbers | None
     """Tokens in each row; None when all rows are full."""
     silent: Numbers
-    """Positions without a target, counted through rows of `context`; padding is not among them."""
+    """Positions that nothing follows, counted through rows of `context`; padding is not among them."""
+    closing: Numbers
+    """Positions of documents' last tokens, where windows keep to documents."""
 
 
 class WindowRun(Protocol):
@@ -78,7 +82,9 @@ class ContiguousWindows:
             raise UsageError(
                 f"a context of {self.context} tokens and the one to predict are more than the "
                 f"{self.tokens} tokens there are",
-                remedy=f"pass a context of at most {max(1, self.tokens - 1)}, or more data",
+                remedy=f"pass a context of at most {self.tokens - 1}, or more data"
+                if self.tokens > 1
+                else "make the dataset from more text, or hold less of it out",
             )
 
     @property
@@ -136,22 +142,24 @@ class ContiguousRun:
             piece_rows=piece_rows,
             filled=filled,
             silent=across * context + before - 1,
+            closing=_NONE,
         )
 
 
 def _plain_rows(starts: Numbers, context: int) -> Rows:
     """Full windows that lie in one piece, as nearly all do."""
-    row_numbers, counts, places, silent = _plain_columns(len(starts), context)
+    row_numbers, counts, places = _plain_columns(len(starts), context)
     return Rows(
         pieces=Pieces(starts=starts, counts=counts, places=places),
         piece_rows=row_numbers,
         filled=None,
-        silent=silent,
+        silent=_NONE,
+        closing=_NONE,
     )
 
 
 @lru_cache(maxsize=16)
-def _plain_columns(count: int, context: int) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+def _plain_columns(count: int, context: int) -> tuple[Numbers, Numbers, Numbers]:
     row_numbers = np.arange(count, dtype=np.int64)
     counts = np.full(count, context + 1, dtype=np.int64)
-    return row_numbers, counts, row_numbers * (context + 1), np.empty(0, dtype=np.int64)
+    return row_numbers, counts, row_numbers * (context + 1)

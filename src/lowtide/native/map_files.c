@@ -15,13 +15,14 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 static _Thread_local sigjmp_buf landing;
 static _Thread_local volatile uintptr_t piece_start, piece_end; /* equal while nothing is copied */
-static _Thread_local volatile sig_atomic_t passing_on;
+static _Thread_local volatile sig_atomic_t passed_on; /* a fault of this thread that was not ours */
 static struct sigaction before_us;
 static atomic_flag installing = ATOMIC_FLAG_INIT;
 
@@ -30,17 +31,24 @@ static void on_bus_error(int number, siginfo_t *info, void *context) {
     if (address >= piece_start && address < piece_end)
         siglongjmp(landing, 1);
     struct sigaction next = before_us;
-    if (passing_on || (!(next.sa_flags & SA_SIGINFO) &&
-                       (next.sa_handler == SIG_DFL || next.sa_handler == SIG_IGN))) {
+    bool nobody = !(next.sa_flags & SA_SIGINFO) &&
+                  (next.sa_handler == SIG_DFL || next.sa_handler == SIG_IGN);
+    /* Who has been told of a fault and now raises the signal wants the process to end. */
+    bool raised = passed_on && info->si_code <= 0;
+    if (nobody || raised) {
+        bool sent = info->si_code <= 0; /* by somebody: no instruction will run again */
+        if (sent && !raised && next.sa_handler == SIG_IGN)
+            return;
         signal(number, SIG_DFL); /* the faulting instruction runs again, and ends the process */
+        if (sent)
+            raise(number);
         return;
     }
-    passing_on = 1; /* a handler that hands it back to us must not do so for ever */
+    passed_on = 1;
     if (next.sa_flags & SA_SIGINFO)
         next.sa_sigaction(number, info, context);
     else
         next.sa_handler(number);
-    passing_on = 0;
 }
 
 /* Others (faulthandler, a debugger) may have put their handler over ours since the last call. */

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from lowtide.dataset.check import LoaderCheck, check_loader
-from lowtide.dataset.token_dataset import TokenDataset, WindowKind
+from lowtide.dataset.settings import WindowKind
+from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import UsageError
 
 LONGEST_SECONDS = 3600.0

@@ -39,6 +39,13 @@ class DocumentIndex(Protocol):
         """The ends of documents `first` up to `stop`, of which there should be few."""
 
 
+def index_path(documents: DocumentIndex) -> Path | None:
+    """The file that tells where documents end; None where a scan does."""
+    if isinstance(documents, StoredDocuments):
+        return documents.path
+    return documents.index.path if isinstance(documents, MegatronDocuments) else None
+
+
 def documents_before(documents: DocumentIndex, position: int) -> int:
     """How many documents end at or before a position; a few dozen look-ups in an index."""
     low, high = 0, documents.count

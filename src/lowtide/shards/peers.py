@@ -6,10 +6,13 @@ A file's own first bytes decide, then its neighbours, then its name. Splits are 
 
 from __future__ import annotations
 
+import os
+import re
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from tokenize import TokenError
 
 import numpy as np
 
@@ -24,11 +27,19 @@ from lowtide.shards.layout import (
     shard_header,
 )
 from lowtide.shards.megatron import MegatronIndex, open_index
-from lowtide.shards.payload import reading
+from lowtide.shards.payload import read_exactly, reading
 
+_LOOKED_AT_BYTES = 128
+_LOOKED_AT_IDS = 1 << 15
+_FEWEST_TELLING_IDS = 64
+_PLAIN_NPY_HEADER = re.compile(
+    rb"\x93NUMPY\x01\x00\x76\x00\{'descr': '(<u2|<u4|<i4)', 'fortran_order': False, "
+    rb"'shape': \((\d{1,20}),\), \} *\n"
+)
 _NPY_MAGIC = b"\x93NUMPY"
 _READABLE_DTYPES = {"<u2": "<u2", "<u4": "<u4", "<i4": "<u4"}
 _LLMC_DTYPES = {LLMC_NARROW: "<u2", LLMC_WIDE: "<u4"}
+_LLMC_MAGICS = {magic for magic, _ in _LLMC_DTYPES}
 _ONE_FILE_A_SPLIT: tuple[Format, ...] = ("nanogpt", "megatron")
 
 
@@ -80,10 +91,11 @@ def find_peer_splits(path: Path, vocabulary_size: int | None) -> list[PeerSplit]
             f"{path} holds no token files",
             remedy="name a folder with `.npy` or `.bin` files, or one such file",
         )
-    formats = sorted({one.format for one in found})
-    if len(formats) > 1:
+    examples = {one.format: one.file.path.name for one in found}
+    if len(examples) > 1:
+        listed = ", ".join(f"{name} is {form}" for form, name in sorted(examples.items()))
         raise UsageError(
-            f"{path} mixes formats: {', '.join(formats)}",
+            f"{path} mixes formats: {listed}",
             remedy="name one file, or move the formats into folders of their own",
         )
     widths = {one.file.dtype.itemsize for one in found}
@@ -110,7 +122,7 @@ def _candidates(path: Path) -> Iterable[Path]:
             entry
             for entry in path.iterdir()
             if entry.suffix in {".npy", ".bin"}
-            and entry.is_file()
+            and not entry.is_dir()  # a link that leads nowhere is a shard that is missing
             and not entry.name.startswith((".", "documents_"))
         ]
 
@@ -136,21 +148,32 @@ def _group(found: list[_Found]) -> list[PeerSplit]:
 
 def _recognise(path: Path, vocabulary_size: int | None) -> _Found:
     with reading(path), path.open("rb") as file:
-        start = file.read(12)
+        start = file.read(_LOOKED_AT_BYTES)
+        size_bytes = os.fstat(file.fileno()).st_size
     if start.startswith(_NPY_MAGIC):
-        return _Found(format="npy", file=_npy_file(path))
+        return _Found(format="npy", file=_npy_file(path, start, size_bytes))
     if path.suffix == ".npy":
         raise DataError(f"{path} is no npy file", remedy="write it again with `numpy.save`")
     if path.with_suffix(".idx").is_file():
         index = open_index(path.with_suffix(".idx"))
-        return _Found(format="megatron", file=_bare_file(path, index.dtype), index=index)
-    if len(start) == 12 and struct.unpack("<2i", start[:8]) in _LLMC_DTYPES:
-        return _Found(format="llmc", file=_llmc_file(path, start))
+        _check_covered(path, index, size_bytes)
+        return _Found(
+            format="megatron", file=_bare_file(path, index.dtype, size_bytes), index=index
+        )
+    if len(start) >= 12 and struct.unpack("<i", start[:4])[0] in _LLMC_MAGICS:
+        return _Found(format="llmc", file=_llmc_file(path, start, size_bytes))
     wide = vocabulary_size is not None and vocabulary_size > LARGEST_NARROW_VOCABULARY
-    return _Found(format="nanogpt", file=_bare_file(path, "<u4" if wide else "<u2"))
+    found = _bare_file(path, "<u4" if wide else "<u2", size_bytes)
+    if not wide:
+        _refuse_wide(found)
+    return _Found(format="nanogpt", file=found)
 
 
-def _npy_file(path: Path) -> TokenFile:
+def _npy_file(path: Path, start: bytes, size_bytes: int) -> TokenFile:
+    plain = _PLAIN_NPY_HEADER.fullmatch(start)
+    if plain:  # as numpy and lowtide write it: a thousand shards must open at once
+        dtype_text, tokens = plain.group(1).decode(), int(plain.group(2))
+        return _sized(path, len(start), tokens, _READABLE_DTYPES[dtype_text], size_bytes)
     try:
         with reading(path), path.open("rb") as file:
             version = np.lib.format.read_magic(file)
@@ -160,7 +183,7 @@ def _npy_file(path: Path) -> TokenFile:
             }[version]
             shape, _, dtype = read_header(file)
             header_bytes = file.tell()
-    except (ValueError, KeyError) as error:
+    except (ValueError, KeyError, SyntaxError, TokenError) as error:
         raise DataError(
             f"{path} has a damaged npy header: {error}", remedy="write it again with `numpy.save`"
         ) from error
@@ -169,26 +192,59 @@ def _npy_file(path: Path) -> TokenFile:
             f"{path} holds {dtype} in {len(shape)} dimensions, not a row of token ids",
             remedy="save a 1-D array of uint16, uint32 or int32",
         )
-    return _sized(path, header_bytes, shape[0], _READABLE_DTYPES[dtype.str])
+    return _sized(path, header_bytes, shape[0], _READABLE_DTYPES[dtype.str], size_bytes)
 
 
-def _llmc_file(path: Path, start: bytes) -> TokenFile:
-    magic, version, tokens = struct.unpack("<3i", start)
-    return _sized(path, LLMC_HEADER_BYTES, max(0, tokens), _LLMC_DTYPES[magic, version])
+def _llmc_file(path: Path, start: bytes, size_bytes: int) -> TokenFile:
+    magic, version, tokens = struct.unpack("<3i", start[:12])
+    dtype = _LLMC_DTYPES.get((magic, version))
+    if dtype is None:
+        raise DataError(
+            f"{path} begins as llm.c's files do, but has version {version}",
+            remedy="write it again with llm.c's data_common.py, or with `lowtide export --to llmc`",
+        )
+    return _sized(path, LLMC_HEADER_BYTES, max(0, tokens), dtype, size_bytes)
 
 
-def _bare_file(path: Path, dtype: str) -> TokenFile:
-    width = np.dtype(dtype).itemsize
-    with reading(path):
-        tokens = -(-path.stat().st_size // width)
-    return _sized(path, 0, tokens, dtype)
+def _bare_file(path: Path, dtype: str, size_bytes: int) -> TokenFile:
+    return _sized(path, 0, -(-size_bytes // np.dtype(dtype).itemsize), dtype, size_bytes)
 
 
-def _sized(path: Path, header_bytes: int, tokens: int, dtype: str) -> TokenFile:
+def _check_covered(path: Path, index: MegatronIndex, size_bytes: int) -> None:
+    """VerificationError unless the last sequence ends where the `.bin` does."""
+    wanted_bytes = 0
+    if index.sequences:
+        last = index.sequences - 1
+        length = int(index.lengths(last, last + 1)[0]) * index.token_bytes
+        wanted_bytes = int(index.offsets(last, last + 1)[0]) + length
+    if wanted_bytes != size_bytes:
+        raise VerificationError(
+            f"{path} has {size_bytes} bytes, {index.path.name} demands {wanted_bytes}",
+            remedy=f"put {path.name} and {index.path.name} back from a copy, or write them again",
+        )
+
+
+def _refuse_wide(file: TokenFile) -> None:
+    """DataError where every second id is next to nothing: ids of 4 or 8 bytes, read as 2.
+
+    No text does that: of ids of 2 bytes, one in every two would have to be among the first four.
+    """
+    count = min(file.tokens, _LOOKED_AT_IDS) // 2 * 2
+    if count < _FEWEST_TELLING_IDS:
+        return
+    middle = (file.tokens - count) // 4 * 2 * file.dtype.itemsize
+    ids = np.frombuffer(read_exactly(file.path, middle, count * file.dtype.itemsize), file.dtype)
+    if ids[1::2].max() < 4 <= ids[::2].max():
+        raise DataError(
+            f"{file.path} looks like ids of 4 bytes or more, and would be read as ids of 2",
+            remedy="name the tokenizer that made it, if its vocabulary is above 65,536; else save the "
+            "ids as uint16, or with `numpy.save`, which tells their width",
+        )
+
+
+def _sized(path: Path, header_bytes: int, tokens: int, dtype: str, found_bytes: int) -> TokenFile:
     """A file is believed only when its size is what its header says."""
     file = TokenFile(path=path, header_bytes=header_bytes, tokens=tokens, dtype=np.dtype(dtype))
-    with reading(path):
-        found_bytes = path.stat().st_size
     if found_bytes != file.file_bytes:
         raise VerificationError(
             f"{path} has {found_bytes} bytes, {tokens} ids of {file.dtype} need {file.file_bytes}",

@@ -270,8 +270,8 @@ def _seen_placement(peer: PeerSplit, end_of_text: int | None) -> Placement:
     split = TokenSplit(peer.name, peer.files)
     if end_of_text is None or not split.tokens:
         return habit
-    first = int(split.read(0, 1)[0]) == end_of_text
-    last = int(split.read(split.tokens - 1, split.tokens)[0]) == end_of_text
+    first = int(next(split.stream(0, 1))[0]) == end_of_text
+    last = int(next(split.stream(split.tokens - 1, split.tokens))[0]) == end_of_text
     if first == last:
         return habit
     return "start" if first else "end"

@@ -16,7 +16,7 @@ import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
 import numpy as np
 
@@ -25,13 +25,12 @@ from lowtide.native import load_native
 from lowtide.shards.layout import EndArray, TokenArray
 from lowtide.shards.payload import cut_short, reading
 from lowtide.shards.peers import TokenFile
+from lowtide.shards.stamps import StampedFiles, changed
 
 _MOST_MAPS = 1 << 14
 """A process may hold 65,530 maps, and others want some."""
 
 _ONE_FILE: EndArray = np.zeros(1, dtype=np.int64)
-
-Stamp: TypeAlias = tuple[int, int, int, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +74,11 @@ class _Files:
 
     def __init__(self, files: Sequence[TokenFile]) -> None:
         self.files = tuple(files)
-        self.paths = [os.fspath(file.path) for file in files]
         self.stops = np.cumsum([file.tokens for file in files], dtype=np.int64)
-        self.stamps = [_stamp(file) for file in self.files]
+        self.stamps = StampedFiles([file.path for file in files])
+        for number, file in enumerate(self.files):
+            if self.stamps.size_bytes(number) != file.file_bytes:
+                raise changed(file.path)
 
     def locate(self, pieces: Pieces) -> tuple[EndArray, Pieces]:
         """Each piece with its file's number (one for all where there is one file).
@@ -93,13 +94,7 @@ class _Files:
 
     def check_unchanged(self, numbers: EndArray) -> None:
         """VerificationError if one of these files is no longer the one whose stamp was taken."""
-        for number in set(numbers.tolist()):
-            try:
-                found = os.stat(self.paths[number])  # noqa: PTH116 - in the hot path
-            except OSError:
-                raise _changed(self.files[number].path) from None
-            if _stamp_of(found) != self.stamps[number]:
-                raise _changed(self.files[number].path)
+        self.stamps.check(set(numbers.tolist()))
 
     def _cut(self, pieces: Pieces) -> tuple[EndArray, Pieces]:
         columns = (pieces.starts.tolist(), pieces.counts.tolist(), pieces.places.tolist())
@@ -136,8 +131,20 @@ class PlainCopier:
             before = int(self._files.stops[number]) - file.tokens
             offset = file.header_bytes + (int(pieces.starts[at]) - before) * file.dtype.itemsize
             place, count = int(pieces.places[at]), int(pieces.counts[at])
-            _read_into(file.path, offset, target[place : place + count].view(np.uint8).data)
+            room = target[place : place + count].view(np.uint8).data
+            self._read_into(number, file.path, offset, room)
         self._files.check_unchanged(numbers)
+
+    def _read_into(self, number: int, path: Path, offset: int, room: memoryview) -> None:
+        with reading(path), path.open("rb", buffering=0) as file:
+            self._files.stamps.check_opened(number, file.fileno())
+            file.seek(offset)
+            filled = 0
+            while filled < len(room):
+                got = file.readinto(room[filled:])
+                if not got:
+                    raise cut_short(path, offset + len(room), offset + filled)
+                filled += got
 
     def widen(self, pieces: Pieces, x: EndArray, y: EndArray) -> int | None:  # noqa: ARG002
         """Never: `copy` does."""
@@ -221,7 +228,7 @@ class MappedCopier:
     def _check(self, done: int, count: int, numbers: EndArray) -> None:
         if done < count:
             number = 0 if numbers is _ONE_FILE else int(numbers[done])
-            raise _changed(self._files.files[number].path)
+            raise changed(self._files.files[number].path)
         self._files.check_unchanged(numbers)
 
     def _columns_for(self, count: int) -> _Columns:
@@ -250,17 +257,16 @@ class MappedCopier:
         for number in numbers:
             file = self._files.files[number]
             check_header(file)
-            address = self._map_one(file)
+            address = self._map_one(number, file)
             self._maps[number] = (address, file.file_bytes)
             before = int(self._files.stops[number]) - file.tokens
             self._bases[number] = address + file.header_bytes - before * file.dtype.itemsize
 
-    def _map_one(self, file: TokenFile) -> int:
+    def _map_one(self, number: int, file: TokenFile) -> int:
         address = ctypes.c_void_p()
         with reading(file.path), file.path.open("rb") as opened:
             descriptor = opened.fileno()
-            if os.fstat(descriptor).st_size != file.file_bytes:
-                raise _changed(file.path)
+            self._files.stamps.check_opened(number, descriptor)
             failed = self._native.lt_map_file(
                 descriptor, file.file_bytes, int(self._scattered), ctypes.byref(address)
             )
@@ -282,33 +288,3 @@ def check_header(file: TokenFile) -> None:
             f"{file.path} does not begin as a file of {file.tokens} {file.dtype} ids does",
             remedy=f"put {file.path.name} back from a copy, or make the dataset again",
         )
-
-
-def _read_into(path: Path, offset: int, room: memoryview) -> None:
-    with reading(path), path.open("rb", buffering=0) as file:
-        file.seek(offset)
-        filled = 0
-        while filled < len(room):
-            got = file.readinto(room[filled:])
-            if not got:
-                raise cut_short(path, offset + len(room), offset + filled)
-            filled += got
-
-
-def _stamp(file: TokenFile) -> Stamp:
-    with reading(file.path):
-        found = os.stat(file.path)  # noqa: PTH116 - a thousand of them before the first batch
-    if found.st_size != file.file_bytes:
-        raise _changed(file.path)
-    return _stamp_of(found)
-
-
-def _stamp_of(found: os.stat_result) -> Stamp:
-    return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
-
-
-def _changed(path: Path) -> VerificationError:
-    return VerificationError(
-        f"{path} was replaced, cut or rewritten while it was open",
-        remedy="let nothing write to a dataset that is being read; then open it again",
-    )

@@ -1,0 +1,69 @@
+"""What decides the batches of a dataset, checked before anything is opened."""
+
+from __future__ import annotations
+
+import operator
+from dataclasses import dataclass
+from typing import Literal, SupportsIndex, TypeAlias
+
+from lowtide.errors import UsageError
+
+WindowKind: TypeAlias = Literal["contiguous", "document"]
+OrderKind: TypeAlias = Literal["shuffled", "sequential"]
+
+IGNORE_INDEX = -100
+"""What `torch.nn.functional.cross_entropy` leaves out unless it is told otherwise."""
+LARGEST_CONTEXT = 1 << 24
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """Everything that decides what a dataset gives; two equal ones give the same batches."""
+
+    path: str
+    split: str
+    context: int
+    seed: int
+    windows: WindowKind
+    order: OrderKind
+    val_fraction: float | None
+    tokenizer: str | None
+    ignore_index: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.context <= LARGEST_CONTEXT:
+            raise UsageError(
+                f"a context of {self.context} tokens is out of range",
+                remedy=f"pass one of 1 to {LARGEST_CONTEXT}",
+            )
+        if self.ignore_index >= 0:
+            raise UsageError(
+                f"{self.ignore_index} is a token, and cannot mark what is none",
+                remedy="pass `ignore_index=-100`, or another number below zero",
+            )
+        if self.windows not in ("contiguous", "document"):
+            raise UsageError(
+                f"there are no {self.windows!r} windows",
+                remedy="pass `windows='contiguous'` or `windows='document'`",
+            )
+        if self.order not in ("shuffled", "sequential"):
+            raise UsageError(
+                f"there is no {self.order!r} order",
+                remedy="pass `order='shuffled'` or `order='sequential'`",
+            )
+
+
+def whole(name: str, value: SupportsIndex, *, at_least: int | None = None) -> int:
+    """A number as Python's own, whatever kind of integer it was; UsageError for what is none."""
+    try:
+        number = operator.index(value)
+    except TypeError:
+        raise UsageError(
+            f"{name} is {value!r}, which is no whole number",
+            remedy=f"pass a whole number as {name}",
+        ) from None
+    if at_least is not None and number < at_least:
+        raise UsageError(
+            f"{name} is {number}, which is too small", remedy=f"pass {at_least} or more as {name}"
+        )
+    return number
