@@ -6,6 +6,7 @@ Costs: 80 KB, loaded at the first use.
     split_words, word_table, count_words, merge_runs      words counted in bounded memory
     lay_words, merger, cells, queue, watch, merge_pairs   merges learnt from them
     map_files                                             pieces out of mapped files, without SIGBUS
+    file_stamps                                           which files are still the same
     best_fit                                              lengths packed into rows
 
 C, because neither numpy nor a library that others keep does these fast enough in bounded memory;
@@ -107,6 +108,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
         [c_uint64, c_uint64, c_int, c_void_p, c_void_p, c_void_p, POINTER(c_uint32)],
     ),
     "lt_fetch_pieces": (None, [c_uint64, c_void_p, c_void_p]),
+    "lt_first_changed": (c_uint64, [c_uint64, c_void_p, c_void_p, c_void_p]),
     "lt_best_fit": (
         c_int64,
         [c_int64, c_void_p, c_int64, c_void_p, c_void_p, c_void_p, c_void_p],

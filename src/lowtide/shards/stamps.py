@@ -1,16 +1,24 @@
-"""Is a file still the one that was opened? By identity, size and time of change: one look, two microseconds."""
+"""Is a file still the one that was opened? By identity, size and time of change: one look, a microsecond."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
-from lowtide.errors import VerificationError
+import numpy as np
+
+from lowtide.errors import UsageError, VerificationError
+from lowtide.native import load_native
+from lowtide.shards.layout import EndArray
 from lowtide.shards.payload import reading
 
 Stamp: TypeAlias = tuple[int, int, int, int]
+
+_FEW = 4
+"""So many looks from Python are as fast as one call."""
 
 
 class StampedFiles:
@@ -27,20 +35,58 @@ class StampedFiles:
         """As it was then."""
         return self._stamps[number][2]
 
-    def check(self, numbers: Iterable[int]) -> None:
+    def check(self, numbers: Sequence[int]) -> None:
         """VerificationError if one of these files is no longer the same."""
-        for number in numbers:
+        many = self._many if len(numbers) > _FEW else None
+        found = many.first_changed(numbers) if many else self.first_changed(numbers)
+        if found < len(numbers):
+            raise changed(self._paths[numbers[found]])
+
+    def first_changed(self, numbers: Sequence[int]) -> int:
+        """Its place among the numbers, or their count where nothing changed."""
+        for at, number in enumerate(numbers):
             try:
                 found = os.stat(self._paths[number])  # noqa: PTH116 - in the hot path
             except OSError:
-                raise changed(self._paths[number]) from None
+                return at
             if stamp_of(found) != self._stamps[number]:
-                raise changed(self._paths[number])
+                return at
+        return len(numbers)
+
+    @cached_property
+    def _many(self) -> NativeStamps | None:
+        if os.name != "posix":
+            return None
+        try:
+            return NativeStamps(self._paths, self._stamps)
+        except UsageError:  # no compiled part
+            return None
 
     def check_opened(self, number: int, descriptor: int) -> None:
         """The same for a file that has just been opened: what is read from it is what was stamped."""
         if stamp_of(os.fstat(descriptor)) != self._stamps[number]:
             raise changed(self._paths[number])
+
+
+class NativeStamps:
+    """The same stamps for the compiled part: a third of the time, where a batch comes from many files."""
+
+    def __init__(self, paths: Sequence[str], stamps: Sequence[Stamp]) -> None:
+        self._native = load_native()
+        encoded = [os.fsencode(path) + b"\0" for path in paths]
+        ends = np.cumsum([len(path) for path in encoded], dtype=np.int64)
+        starts = np.concatenate([np.zeros(1, dtype=np.int64), ends[:-1]])
+        self._text = np.frombuffer(b"".join(encoded), dtype=np.uint8)
+        self._places: EndArray = starts + self._text.ctypes.data
+        # Before 1970 time is negative: all 64 bits as they are.
+        numbers = [[number % (1 << 64) for number in stamp] for stamp in stamps]
+        self._stamps = np.array(numbers, dtype=np.uint64)
+
+    def first_changed(self, numbers: Sequence[int]) -> int:
+        """As `StampedFiles.first_changed`."""
+        chosen = np.array(numbers, dtype=np.int64)
+        addresses = (chosen.ctypes.data, self._places.ctypes.data, self._stamps.ctypes.data)
+        return int(self._native.lt_first_changed(len(chosen), *addresses))
 
 
 def stamp_of(found: os.stat_result) -> Stamp:

@@ -31,6 +31,7 @@ _MOST_MAPS = 1 << 14
 """A process may hold 65,530 maps, and others want some."""
 
 _ONE_FILE: EndArray = np.zeros(1, dtype=np.int64)
+_NONE: EndArray = np.zeros(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -51,7 +52,7 @@ class Copier(Protocol):
     def widen(self, pieces: Pieces, x: EndArray, y: EndArray) -> int | None:
         """Pieces of `x`'s width and one more: tokens, what follows each, and the largest id of all.
 
-        None where pieces lie in two files, and nothing is done: `copy` them.
+        None where a copier has no fast way, and nothing is done: `copy` them.
         """
 
     def fetch(self, pieces: Pieces) -> None:
@@ -85,16 +86,19 @@ class _Files:
 
         Pieces that lie in two files or more are cut.
         """
+        numbers, crossing = self.first_files(pieces)
+        return self._cut(pieces) if crossing.size else (numbers, pieces)
+
+    def first_files(self, pieces: Pieces) -> tuple[EndArray, EndArray]:
+        """The file that each piece begins in, and which pieces go on into another."""
         if len(self.files) == 1:
-            return _ONE_FILE, pieces
+            return _ONE_FILE, _NONE
         numbers = np.searchsorted(self.stops, pieces.starts, side="right")
-        if (pieces.starts + pieces.counts <= self.stops[numbers]).all():
-            return numbers, pieces
-        return self._cut(pieces)
+        return numbers, np.flatnonzero(pieces.starts + pieces.counts > self.stops[numbers])
 
     def check_unchanged(self, numbers: EndArray) -> None:
         """VerificationError if one of these files is no longer the one whose stamp was taken."""
-        self.stamps.check(set(numbers.tolist()))
+        self.stamps.check(list(set(numbers.tolist())))
 
     def _cut(self, pieces: Pieces) -> tuple[EndArray, Pieces]:
         columns = (pieces.starts.tolist(), pieces.counts.tolist(), pieces.places.tolist())
@@ -194,18 +198,29 @@ class MappedCopier:
         self._check(self._native.lt_copy_pieces(count, *columns.addresses), count, numbers)
 
     def widen(self, pieces: Pieces, x: EndArray, y: EndArray) -> int | None:
-        numbers, whole = self._files.locate(pieces)
-        if len(whole.starts) != len(pieces.starts):
-            return None
+        numbers, crossing = self._files.first_files(pieces)
+        joined = self._join(pieces, crossing, x.shape[1] + 1) if crossing.size else None
         count, width = len(pieces.starts), self._width
         columns = self._columns_for(count)
         self._find_sources(numbers, pieces, width, columns.sources[:count])
+        if joined is not None:
+            columns.sources[crossing] = (
+                joined.ctypes.data + np.arange(len(joined)) * joined.strides[0]
+            )
         largest = ctypes.c_uint32()
         done = self._native.lt_widen_rows(
             count, x.shape[1], width, columns.addresses[0], x.ctypes.data, y.ctypes.data, largest
         )
         self._check(done, count, numbers)
         return largest.value
+
+    def _join(self, pieces: Pieces, chosen: EndArray, width: int) -> TokenArray:
+        """Some of the pieces, each out of its two files or more."""
+        rows = np.empty((len(chosen), width), dtype=self._files.files[0].dtype)
+        places = np.arange(len(chosen), dtype=np.int64) * width
+        columns = (pieces.starts[chosen], pieces.counts[chosen])
+        self.copy(Pieces(starts=columns[0], counts=columns[1], places=places), rows.reshape(-1))
+        return rows
 
     def fetch(self, pieces: Pieces) -> None:
         numbers, pieces = self._files.locate(pieces)
