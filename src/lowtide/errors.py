@@ -22,6 +22,7 @@ class LowtideError(Exception):
         super().__init__(problem)
         self.problem = problem
         self.remedy = remedy
+        self.add_note(f"hint: {remedy}")  # a traceback shows it too
 
 
 class UsageError(LowtideError):

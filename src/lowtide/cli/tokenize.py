@@ -128,4 +128,5 @@ def tokenize_command(
         peak_private_bytes=result.peak_private_bytes,
         already_done=result.already_done,
         as_json=as_json,
+        quiet=quiet,
     )

@@ -38,27 +38,36 @@ class LoaderFacts:
     private_bytes: int
     """Measured: what this process holds now, all of it."""
     mapped_bytes: int
-    """Measured: page cache that it has mapped, which the kernel takes back when it likes."""
+    """Measured: page cache that it has mapped, tokens and libraries, which the kernel takes back at will."""
     exact: bool
     """False where the system offers only an estimate of the two."""
 
     def __str__(self) -> str:
         documents = "" if self.documents is None else f", {format_count(self.documents)} documents"
+        files = "file" if self.files == 1 else "files"
         measured = "measured" if self.exact else "estimated"
         rows = [
             ("dataset", f"{self.path}, {self.format}, {format_bytes(self.stored_bytes)}"),
-            (self.split, f"{format_count(self.tokens)} tokens{documents} in {self.files} files"),
+            (self.split, f"{format_count(self.tokens)} tokens{documents} in {self.files} {files}"),
             ("tokenizer", self.tokenizer or "not known"),
             (
                 "epoch",
                 f"{format_count(self.window_count)} {self.windows} windows of {self.context} tokens, "
-                f"{self.padding_share:.2%} padding, {self.order}, seed {self.seed}",
+                f"{_percent(self.padding_share)} padding, {self.order}, seed {self.seed}",
             ),
             ("a window", f"{format_bytes(self.window_bytes)} of private memory in a batch"),
             ("private", f"{format_bytes(self.private_bytes)} in this process ({measured})"),
-            ("page cache", f"{format_bytes(self.mapped_bytes)} mapped, the kernel's ({measured})"),
+            (
+                "page cache",
+                f"{format_bytes(self.mapped_bytes)} of mapped files, libraries among them: the kernel's "
+                f"({measured})",
+            ),
         ]
         return "\n".join(f"{name:<12} {value}" for name, value in rows)
+
+
+def _percent(share: float) -> str:
+    return "under 0.01%" if 0 < share < 0.0001 else f"{share:.2%}"
 
 
 def describe(dataset: TokenDataset) -> LoaderFacts:

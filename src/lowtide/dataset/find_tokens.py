@@ -98,7 +98,7 @@ def stored_documents(found: FoundTokens) -> tuple[DocumentIndex, IO[bytes] | Non
     if documents is None:
         raise UsageError(
             f"nothing says where the documents of split {split.name} end",
-            remedy="name the tokenizer that made the tokens: `tokenizer='gpt2'`",
+            remedy="name the tokenizer that made the tokens: `tokenizer='gpt2'`, or `--tokenizer gpt2`",
         )
     if not isinstance(documents, ScannedDocuments):
         _prove_index(found, documents)
@@ -155,9 +155,16 @@ def _named_split(dataset: Dataset, name: str) -> TokenSplit:
         return found
     others = [other for other, split in dataset.splits.items() if split.tokens]
     what = "is empty" if found is not None else "is not there"
-    remedy = f"pass `split={others[0]!r}`" if others else "make the dataset again from more text"
+    remedy = (
+        f"pass `split={others[0]!r}` (`--split {others[0]}`)"
+        if others
+        else "make the dataset again from more text"
+    )
     if others == ["train"] and name == "val":
-        remedy = "pass `val_fraction=0.1` here and for train, which holds out the last tenth"
+        remedy = (
+            "pass `val_fraction=0.1` here and for train, which holds out the last tenth; or tokenize again "
+            "with a larger `--val`"
+        )
     raise UsageError(
         f"split {name!r} of {dataset.path} {what}; it has {', '.join(others) or 'no tokens'}",
         remedy=remedy,

@@ -23,7 +23,7 @@ from lowtide.dataset.batches import ArrayPool
 from lowtide.dataset.items import TrainerItems, WindowItems
 from lowtide.dataset.order import Numbers
 from lowtide.dataset.settings import whole
-from lowtide.dataset.token_dataset import TokenDataset
+from lowtide.dataset.token_dataset import TokenDataset, need_torch
 from lowtide.errors import UsageError
 from lowtide.units import format_count
 
@@ -76,6 +76,7 @@ class Mixture:
     def __init__(self, sources: Mapping[str, tuple[TokenDataset, float]]) -> None:
         if not sources:
             raise UsageError("a mixture needs a source", remedy="pass {'name': (dataset, weight)}")
+        _check_pairs(sources)
         self.sources = {name: dataset for name, (dataset, _) in sources.items()}
         _check_alike(self.sources)
         self._given = dict(sources)
@@ -162,6 +163,7 @@ class Mixture:
         documents: bool = False,
     ) -> Loader:
         """torch tensors, as `TokenDataset.loader` gives them; endless without `windows`."""
+        need_torch()
         from lowtide.dataset.loader import Loader
 
         return Loader(
@@ -219,6 +221,17 @@ def _whole_parts(rates: list[Fraction]) -> list[int]:
         scale = Fraction(_FINEST, sum(parts))
         parts = [max(1, round(part * scale)) for part in parts]
     return parts
+
+
+def _check_pairs(sources: Mapping[str, object]) -> None:
+    for name, given in sources.items():
+        if not (
+            isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], TokenDataset)
+        ):
+            raise UsageError(
+                f"source {name!r} is no dataset with a weight",
+                remedy=f"pass {{{name!r}: (dataset, 0.5)}}",
+            )
 
 
 def _check_alike(sources: Mapping[str, TokenDataset]) -> None:

@@ -8,6 +8,7 @@ for x, y in train.loader(32, rank=0):       # torch
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import threading
 import weakref
@@ -197,6 +198,7 @@ class TokenDataset:
 
         Endless without `epochs`. `start` is a position in windows, as `Loader.state_dict` keeps it.
         """
+        need_torch()
         from lowtide.dataset.loader import Loader
 
         return Loader(
@@ -248,6 +250,13 @@ class TokenDataset:
             "windows": self.settings.windows,
             "order": self.settings.order,
         }
+
+    def __repr__(self) -> str:
+        named = self.settings
+        return (
+            f"TokenDataset({named.path!r}, {named.split!r}, context={named.context}, seed={named.seed}, "
+            f"windows={named.windows!r}, order={named.order!r}): {self.tokens} tokens"
+        )
 
     def close(self) -> None:
         """Let go of the files; reading again opens them again."""
@@ -313,6 +322,15 @@ class TokenDataset:
             else:
                 self._borders = IndexedBorders(self._find_documents())
         return self._borders
+
+
+def need_torch() -> None:
+    """UsageError where torch is not installed."""
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError(
+            "a loader gives torch tensors, and torch is not installed",
+            remedy="`pip install 'lowtide[torch]'`, or use `batch`, which gives numpy arrays",
+        )
 
 
 def _open_again(settings: Settings) -> TokenDataset:

@@ -36,6 +36,7 @@ def show_tokenized(
     peak_private_bytes: int,
     already_done: bool,
     as_json: bool,
+    quiet: bool = False,
 ) -> None:
     """The end of a `tokenize` run."""
     if as_json:
@@ -58,7 +59,7 @@ def show_tokenized(
             ("peak memory", f"{format_bytes(peak_private_bytes)} private (measured)"),
         ]
     _print_rows(rows)
-    if not manifest.splits["val"].tokens and manifest.settings.get("val"):
+    if not quiet and not manifest.splits["val"].tokens and manifest.settings.get("val"):
         _note("no document fell to val; `--split tail` or a larger `--val` holds some out")
 
 
@@ -223,8 +224,10 @@ def _split_rows(split: SplitFacts, context: int) -> Rows:
         ]
         rows.append(("  longest", ", ".join(longest)))
     windows = _many(-(-split.tokens // context), "window")
-    seen = f"{windows} of {context} tokens an epoch" if split.tokens > context else "too short"
-    rows.append(("  loader", f"{seen} (`--loader` runs one)"))
+    seen = f"{windows} of {context} tokens an epoch (`--loader` runs one)"
+    if split.tokens <= context:
+        seen = f"too short for windows of {context} tokens"
+    rows.append(("  loader", seen))
     return rows
 
 

@@ -189,8 +189,9 @@ def _npy_file(path: Path, start: bytes, size_bytes: int) -> TokenFile:
         ) from error
     if len(shape) != 1 or dtype.str not in _READABLE_DTYPES:
         raise DataError(
-            f"{path} holds {dtype} in {len(shape)} dimensions, not a row of token ids",
-            remedy="save a 1-D array of uint16, uint32 or int32",
+            f"{path} holds {dtype} in {len(shape)} dimension{'' if len(shape) == 1 else 's'}, "
+            "not a row of token ids as training reads them",
+            remedy="save a 1-D array of uint16, uint32 or int32, such as `array.astype(np.uint16)`",
         )
     return _sized(path, header_bytes, shape[0], _READABLE_DTYPES[dtype.str], size_bytes)
 

@@ -97,6 +97,6 @@ def stamp_of(found: os.stat_result) -> Stamp:
 def changed(path: str | Path) -> VerificationError:
     """The error for a file that is not what it was."""
     return VerificationError(
-        f"{path} was replaced, cut or rewritten while it was open",
+        f"{path} was replaced, cut, rewritten or touched while it was open",
         remedy="let nothing write to a dataset that is being read; then open it again",
     )
