@@ -51,7 +51,7 @@ def dataset(folder: Path) -> Iterator[TokenDataset]:
 @pytest.fixture(autouse=True)
 def no_thread_stays() -> Iterator[None]:
     yield
-    assert not loader_threads()
+    assert wait_until(lambda: not loader_threads())
 
 
 def loader_threads() -> list[threading.Thread]:
@@ -281,7 +281,7 @@ def test_closing_and_leaving_the_loop_end_the_thread(dataset: TokenDataset) -> N
     for _ in loader:
         assert len(loader_threads()) == 1
         break
-    assert not loader_threads()
+    assert wait_until(lambda: not loader_threads())
 
 
 def test_a_loader_that_nobody_holds_ends_its_thread(dataset: TokenDataset) -> None:
@@ -289,11 +289,26 @@ def test_a_loader_that_nobody_holds_ends_its_thread(dataset: TokenDataset) -> No
     next(batches)
     assert len(loader_threads()) == 1
     del batches
-    assert not loader_threads()
+    assert wait_until(lambda: not loader_threads())
     abandon(dataset.loader(4))
     assert len(loader_threads()) == 1
     gc.collect()
-    assert not loader_threads()
+    assert wait_until(lambda: not loader_threads())
+
+
+def test_garbage_collected_under_the_datasets_lock_waits_for_nobody(dataset: TokenDataset) -> None:
+    """A collection may come anywhere: also where the loader's thread waits for the lock that is held."""
+    gc.disable()
+    try:
+        abandon(dataset.loader(4, prefetch=100_000))
+        collecting = threading.Thread(target=gc.collect, daemon=True)
+        with dataset._own_lock():
+            collecting.start()
+            collecting.join(5)
+            assert not collecting.is_alive()
+        assert wait_until(lambda: not loader_threads())
+    finally:
+        gc.enable()
 
 
 def test_garbage_collected_by_the_loaders_own_thread_ends_it_quietly(

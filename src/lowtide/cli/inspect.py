@@ -5,6 +5,7 @@ from __future__ import annotations
 import click
 
 from lowtide.cli.choices import COUNT, WINDOWS, debug_option
+from lowtide.errors import VerificationError
 
 
 @click.command("inspect")
@@ -53,6 +54,11 @@ def inspect_command(
             tokenizer=tokenizer,
         )
         show_loader(found, as_json=as_json)
+        if not found.exactly_once:
+            raise VerificationError(
+                "a window of the epoch came twice or not at all",
+                remedy="this is a fault of lowtide: report it with the figures above",
+            )
         return
     from lowtide.pipeline.examine import inspect
     from lowtide.report.results import show_inspection

@@ -69,7 +69,8 @@ def _tell(error: BaseException) -> int:
     elif isinstance(error, click.Abort | KeyboardInterrupt):
         problem, remedy, code = "interrupted", "run the same command again to go on", 130
     elif isinstance(error, MemoryError):
-        problem, remedy = f"out of memory: {error}", "pass a larger `--memory`, or free memory"
+        problem = f"out of memory{f': {error}' if str(error) else ''}"
+        remedy = "pass a larger `--memory` or ask for less at a time, or free memory"
     else:
         problem = f"{type(error).__name__}: {error}"
         remedy = "this is a fault of lowtide; run it with `--debug` and report what that prints"

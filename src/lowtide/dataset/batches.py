@@ -15,9 +15,10 @@ import numpy as np
 
 from lowtide.dataset.order import Numbers
 from lowtide.dataset.windows import Rows
-from lowtide.errors import UsageError, VerificationError
+from lowtide.errors import DoesNotFitError, UsageError, VerificationError
 from lowtide.shards.layout import TokenArray
 from lowtide.shards.token_pieces import Copier
+from lowtide.units import format_bytes
 
 _KEPT_BUFFERS = 8
 
@@ -58,7 +59,13 @@ class ArrayPool:
                 break
             if len(memory) == wanted_bytes:
                 return memory
-        return bytearray(wanted_bytes)
+        try:
+            return bytearray(wanted_bytes)
+        except (MemoryError, OverflowError) as cause:
+            raise DoesNotFitError(
+                f"a batch of {format_bytes(wanted_bytes)} cannot be had",
+                remedy="ask for fewer windows at a time, or for shorter ones",
+            ) from cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -122,6 +129,10 @@ class BatchReader:
     def fetch(self, rows: Rows) -> None:
         """Ask for rows to be read ahead."""
         self._copier.fetch(rows.pieces)
+
+    def file_times(self) -> list[tuple[int, int]]:
+        """Size and time of change of each file, as they were when it was opened."""
+        return self._copier.file_times()
 
     def close(self) -> None:
         """Let go of the files."""

@@ -39,7 +39,9 @@ class LoaderCheck:
 
     @property
     def tokens_per_second(self) -> float:
-        return self.batches_per_second * self.batch_size * self.facts.context
+        """Padding is no token."""
+        positions = self.batches_per_second * self.batch_size * self.facts.context
+        return positions * (1 - self.facts.padding_share)
 
     @property
     def whole_epoch(self) -> bool:

@@ -6,11 +6,11 @@ is there, the error names the command that makes the tokens.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
-from typing import IO
 
 import xxhash
 
@@ -89,10 +89,10 @@ def tokenizer_record(source: str | None) -> TokenizerRecord | None:
     )
 
 
-def stored_documents(found: FoundTokens) -> tuple[DocumentIndex, IO[bytes] | None]:
+def stored_documents(found: FoundTokens) -> tuple[DocumentIndex, Path | None]:
     """The split's documents by look-up, proven; where only a scan finds them, in a temporary file.
 
-    The file is gone when it is closed: keep it open as long as the index is used.
+    That file is the caller's to remove.
     """
     split, documents = found.split, found.split.documents
     if documents is None:
@@ -103,14 +103,28 @@ def stored_documents(found: FoundTokens) -> tuple[DocumentIndex, IO[bytes] | Non
     if not isinstance(documents, ScannedDocuments):
         _prove_index(found, documents)
         return documents, None
-    file = tempfile.NamedTemporaryFile(prefix="lowtide-documents-", suffix=".npy")  # noqa: SIM115
+    descriptor, name = tempfile.mkstemp(prefix="lowtide-documents-", suffix=".npy")
     count = 0
-    file.write(documents_header(0))
-    for ends in documents.ends():
-        file.write(ends.astype("<i8").tobytes())
-        count += len(ends)
-    file.flush()
-    return StoredDocuments(path=Path(file.name), count=count), file
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(documents_header(0))
+        for ends in documents.ends():
+            file.write(ends.astype("<i8").tobytes())
+            count += len(ends)
+    return StoredDocuments(path=Path(name), count=count), Path(name)
+
+
+def digest_documents(found: FoundTokens) -> str | None:
+    """Of what says where documents end; None where nothing does."""
+    documents = found.split.documents
+    manifest = found.dataset.manifest
+    for name, record in (manifest.splits if manifest else {}).items():
+        if name == found.split.name and record.index is not None:
+            return record.index.digest
+    if isinstance(documents, MegatronDocuments):
+        path = documents.index.path
+        return digest_file(path, 0, path.stat().st_size)
+    tokenizer = found.dataset.tokenizer
+    return f"id {tokenizer.end_of_text}, {found.dataset.eot}" if tokenizer else None
 
 
 def digest_tokens(found: FoundTokens) -> str:

@@ -14,6 +14,7 @@ from typing import Protocol
 import numpy as np
 
 from lowtide.dataset.order import Numbers
+from lowtide.dataset.settings import whole
 from lowtide.errors import UsageError
 
 _HUGGING_FACE_IGNORES = -100
@@ -40,10 +41,11 @@ class WindowItems:
     """Item i is `(x, y)` of the i-th window from `first` on."""
 
     def __init__(self, stream: Stream, *, first: int, stop: int) -> None:
-        if not 0 <= first < stop:
+        first = whole("start", first, at_least=0)
+        if first >= stop:
             raise UsageError(
                 f"from position {first} on there is nothing before position {stop}",
-                remedy="start earlier, or pass more `epochs`",
+                remedy="start earlier, or ask for more",
             )
         self._stream = stream
         self._first = first

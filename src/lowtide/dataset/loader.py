@@ -11,11 +11,13 @@ processes. With a GPU the thread fills pinned memory, from which the copy to the
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
 import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from typing import TypeAlias
 
 import torch
@@ -23,6 +25,7 @@ import torch
 from lowtide.dataset.batches import ArrayPool
 from lowtide.dataset.items import Stream
 from lowtide.dataset.order import Numbers
+from lowtide.dataset.settings import whole
 from lowtide.errors import UsageError
 
 STATE_VERSION = 1
@@ -38,8 +41,8 @@ class Share:
     world_size: int
 
     def __post_init__(self) -> None:
-        if self.batch_size < 1 or self.world_size < 1 or self.batch_size % self.world_size:
-            fitting = max(1, round(self.batch_size / max(1, self.world_size))) * self.world_size
+        if self.batch_size % self.world_size:
+            fitting = max(1, round(self.batch_size / self.world_size)) * self.world_size
             raise UsageError(
                 f"a batch of {self.batch_size} windows cannot be shared by {self.world_size} ranks",
                 remedy=f"pass `batch_size={fitting}`: it counts the windows of all ranks together",
@@ -72,18 +75,17 @@ class Loader:
         prefetch: int = 2,
         documents: bool = False,
     ) -> None:
-        if start < 0 or prefetch < 1:
-            raise UsageError(
-                f"start {start} and prefetch {prefetch} are out of range",
-                remedy="start counts windows from 0; prefetch counts batches from 1",
-            )
         self._stream = stream
-        self._share = Share(batch_size=batch_size, rank=rank, world_size=world_size)
-        self._position = start
+        self._share = Share(
+            batch_size=whole("batch_size", batch_size, at_least=1),
+            rank=whole("rank", rank, at_least=0),
+            world_size=whole("world_size", world_size, at_least=1),
+        )
+        self._position = whole("start", start, at_least=0)
         self._stop = stop
-        self._device = torch.device(device) if device is not None else None
+        self._device = _usable(device) if device is not None else None
         self._gpu = _gpu_beside(self._device)
-        self._prefetch = prefetch
+        self._prefetch = whole("prefetch", prefetch, at_least=1)
         self._arrays = 3 if documents else 2
         self._reading: _Reading | None = None
 
@@ -108,10 +110,13 @@ class Loader:
                 if ready is None:
                     return
                 position, tensors = ready
-                self._position = position
-                yield tuple(map(self._moved, tensors))
+                moved = tuple(map(self._moved, tensors))
+                self._position = (
+                    position  # only now: who never got a batch must get it after a resume
+                )
+                yield moved
         finally:
-            reading.stop()
+            reading.ask_to_end()
 
     def state_dict(self) -> dict[str, object]:
         """Where the run stands; the same on every rank. Batch size and world size may change."""
@@ -123,9 +128,9 @@ class Loader:
 
     def load_state_dict(self, state: dict[str, object]) -> None:
         """Go on from there; UsageError when dataset, seed, context or order are others."""
-        position, stream = state.get("position"), state.get("stream")
-        version = state.get("version")
-        if version != STATE_VERSION or not isinstance(position, int) or position < 0:
+        known = state if isinstance(state, dict) else {}
+        position, stream = known.get("position"), known.get("stream")
+        if known.get("version") != STATE_VERSION or type(position) is not int or position < 0:
             raise UsageError(
                 f"this is no loader's state of version {STATE_VERSION}",
                 remedy="pass what `Loader.state_dict()` gave",
@@ -137,7 +142,7 @@ class Loader:
     def close(self) -> None:
         """End the thread; the position stays."""
         if self._reading is not None:
-            self._reading.stop()
+            self._reading.end()
             self._reading = None
 
     def _plan(self) -> _Plan:
@@ -211,13 +216,19 @@ class _Reading:
 
     def __init__(self, plan: _Plan, prefetch: int) -> None:
         self._ready: _Ready = queue.Queue(prefetch)
-        stopped = threading.Event()
-        thread = threading.Thread(
-            target=_read, args=(plan, self._ready, stopped), name="lowtide-loader", daemon=True
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(
+            target=_read,
+            args=(plan, self._ready, self._stopped),
+            name="lowtide-loader",
+            daemon=True,
         )
-        thread.start()
-        # At exit too, while the interpreter still stands: a daemon thread must not outlive it.
-        self.stop = weakref.finalize(self, _end, thread, stopped, self._ready)
+        _end_all_at_exit()
+        _running[self._thread] = self._stopped
+        self._thread.start()
+        # Whoever collects garbage may hold the dataset's lock, so nothing is waited for here.
+        self.ask_to_end = weakref.finalize(self, self._stopped.set)
+        self.ask_to_end.atexit = False
 
     def next(self) -> _Batch | None:
         """The next batch; None at the end. What went wrong in the thread is raised here."""
@@ -226,17 +237,27 @@ class _Reading:
             raise ready.error
         return ready
 
+    def end(self) -> None:
+        """Ends the thread and waits for it: nobody reads files that the caller may now remove."""
+        self.ask_to_end()
+        self._thread.join()
+        _drain(self._ready)
+        self._ready.put(None)  # for whoever is waiting for the next batch
 
-def _end(thread: threading.Thread, stopped: threading.Event, ready: _Ready) -> None:
-    """Ends the thread and waits for it: nobody reads files that the caller may now remove."""
-    stopped.set()
-    if thread is threading.current_thread():
-        return  # garbage was collected there; it ends by itself
-    while thread.is_alive():
-        _drain(ready)
-        thread.join(0.01)
-    _drain(ready)
-    ready.put(None)  # for whoever is waiting for the next batch
+
+_running: dict[threading.Thread, threading.Event] = {}
+"""A daemon thread must not outlive the interpreter, which takes the maps away under it."""
+
+
+@cache
+def _end_all_at_exit() -> None:
+    atexit.register(_end_all)
+
+
+def _end_all() -> None:
+    for thread, stopped in list(_running.items()):
+        stopped.set()
+        thread.join()
 
 
 def _read(
@@ -251,6 +272,8 @@ def _read(
         _put(ready, None, stopped)
     except BaseException as error:  # noqa: BLE001 - raised again in the thread that asked
         _put(ready, _Failed(error), stopped)
+    finally:
+        _running.pop(threading.current_thread(), None)
 
 
 def _put(
@@ -273,6 +296,18 @@ def _drain(ready: _Ready) -> None:
             ready.get_nowait()
         except queue.Empty:
             return
+
+
+def _usable(device: str | torch.device) -> torch.device:
+    try:
+        found = torch.device(device)
+        torch.empty(0, device=found)
+    except (RuntimeError, AssertionError) as cause:  # torch's words for a GPU that is not there
+        raise UsageError(
+            f"torch cannot use the device {str(device)!r}: {str(cause).splitlines()[0]}",
+            remedy="pass `device='cpu'`, or leave it out",
+        ) from cause
+    return found
 
 
 def _gpu_beside(device: torch.device | None) -> int | None:

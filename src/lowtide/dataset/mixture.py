@@ -15,14 +15,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isfinite, lcm
+from numbers import Real
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowtide.dataset.batches import ArrayPool
+from lowtide.dataset.batches import ArrayPool, check_arrays
 from lowtide.dataset.items import TrainerItems, WindowItems
 from lowtide.dataset.order import Numbers
-from lowtide.dataset.settings import whole
+from lowtide.dataset.settings import check_position, whole
 from lowtide.dataset.token_dataset import TokenDataset, need_torch
 from lowtide.errors import UsageError
 from lowtide.units import format_count
@@ -71,7 +72,7 @@ class MixturePlan:
 
 
 class Mixture:
-    """Windows of several datasets in one order. Offers what a TokenDataset does."""
+    """Windows of several datasets in one order, read and resumed as those of one are."""
 
     def __init__(self, sources: Mapping[str, tuple[TokenDataset, float]]) -> None:
         if not sources:
@@ -108,7 +109,8 @@ class Mixture:
 
     def fill(self, first: int, arrays: tuple[Numbers, ...]) -> None:
         """The same into arrays at hand: x, y and, where there is a third, documents."""
-        first = whole("first", first, at_least=0)
+        first = check_position(first, len(arrays[0]))
+        check_arrays(arrays, self.context)
         chosen, starts = self.choose(first, len(arrays[0]))
         for number, dataset in enumerate(self.sources.values()):
             rows = np.flatnonzero(chosen == number)
@@ -172,7 +174,7 @@ class Mixture:
             rank=rank,
             world_size=world_size,
             start=start,
-            stop=windows,
+            stop=None if windows is None else whole("windows", windows, at_least=1),
             device=device,
             prefetch=prefetch,
             documents=documents,
@@ -180,11 +182,11 @@ class Mixture:
 
     def items(self, windows: int, *, start: int = 0) -> WindowItems:
         """One window an item, `(x, y)`, up to position `windows`."""
-        return WindowItems(self, first=start, stop=windows)
+        return WindowItems(self, first=start, stop=whole("windows", windows))
 
     def trainer_items(self, windows: int, *, start: int = 0) -> TrainerItems:
         """One window an item, `input_ids` and `labels`, up to position `windows`."""
-        return TrainerItems(self, first=start, stop=windows)
+        return TrainerItems(self, first=start, stop=whole("windows", windows))
 
     def identity(self) -> dict[str, str | int | float | None]:
         """What a resumed run must find unchanged."""
@@ -203,13 +205,13 @@ class Mixture:
 def _proportions(weights: Mapping[str, float]) -> dict[str, Fraction]:
     """Shares of one; 0.7 and 0.3 become 7/10 and 3/10, not the nearest binary fractions."""
     for name, weight in weights.items():
-        if not (isfinite(weight) and weight > 0):
+        if not (isinstance(weight, Real) and isfinite(weight) and weight > 0):
             raise UsageError(
                 f"source {name!r} has a weight of {weight}",
                 remedy="give every source a weight above zero, and leave out what is not wanted",
             )
-    total = sum(Fraction(weight) for weight in weights.values())
-    exact = {name: Fraction(weight) / total for name, weight in weights.items()}
+    total = sum(Fraction(float(weight)) for weight in weights.values())
+    exact = {name: Fraction(float(weight)) / total for name, weight in weights.items()}
     return {name: one.limit_denominator(_FINEST_FRACTION) or one for name, one in exact.items()}
 
 

@@ -14,6 +14,8 @@ OrderKind: TypeAlias = Literal["shuffled", "sequential"]
 IGNORE_INDEX = -100
 """What `torch.nn.functional.cross_entropy` leaves out unless it is told otherwise."""
 LARGEST_CONTEXT = 1 << 24
+LAST_POSITION = 1 << 61
+"""Windows beyond it cannot be counted in 64 bits; at a million a second they come in 70,000 years."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +43,11 @@ class Settings:
                 f"{self.ignore_index} is a token, and cannot mark what is none",
                 remedy="pass `ignore_index=-100`, or another number below zero",
             )
+        if self.val_fraction is not None and not isinstance(self.val_fraction, int | float):
+            raise UsageError(
+                f"a share of {self.val_fraction!r} cannot be held out",
+                remedy="pass `val_fraction=0.1`",
+            )
         if self.windows not in ("contiguous", "document"):
             raise UsageError(
                 f"there are no {self.windows!r} windows",
@@ -51,6 +58,17 @@ class Settings:
                 f"there is no {self.order!r} order",
                 remedy="pass `order='shuffled'` or `order='sequential'`",
             )
+
+
+def check_position(first: SupportsIndex, count: int) -> int:
+    """Where some windows begin, as Python's own number; UsageError where they cannot be."""
+    found = whole("first", first, at_least=0)
+    if found + count > LAST_POSITION:
+        raise UsageError(
+            f"position {found} is beyond the last one, {LAST_POSITION}",
+            remedy="positions count windows from 0: pass a smaller one",
+        )
+    return found
 
 
 def whole(name: str, value: SupportsIndex, *, at_least: int | None = None) -> int:

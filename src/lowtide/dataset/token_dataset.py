@@ -13,26 +13,40 @@ import os
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal, overload
 
 from lowtide.dataset.batches import ArrayPool, BatchReader, Borders, Targets, check_arrays
 from lowtide.dataset.document_ids import IndexedBorders, TokenBorders
-from lowtide.dataset.find_tokens import digest_tokens, find_tokens, stored_documents
+from lowtide.dataset.find_tokens import (
+    digest_documents,
+    digest_tokens,
+    find_tokens,
+    stored_documents,
+)
 from lowtide.dataset.items import TrainerItems, WindowItems
 from lowtide.dataset.order import Numbers
 from lowtide.dataset.pack_documents import DocumentWindows
 from lowtide.dataset.read_ahead import ReadAhead
 from lowtide.dataset.schedule import Schedule
-from lowtide.dataset.settings import IGNORE_INDEX, OrderKind, Settings, WindowKind, whole
+from lowtide.dataset.settings import (
+    IGNORE_INDEX,
+    LAST_POSITION,
+    OrderKind,
+    Settings,
+    WindowKind,
+    check_position,
+    whole,
+)
 from lowtide.dataset.windows import ContiguousWindows, Windows
-from lowtide.errors import UsageError
+from lowtide.errors import LowtideError, UsageError
 from lowtide.shards.documents import DocumentIndex, ScannedDocuments, index_path
 from lowtide.shards.layout import LARGEST_VOCABULARY, Format
 from lowtide.shards.manifest import TokenizerRecord
 from lowtide.shards.peers import TokenFile
-from lowtide.shards.stamps import StampedFiles
+from lowtide.shards.stamps import StampedFiles, changed
 from lowtide.shards.token_pieces import make_copier
 
 if TYPE_CHECKING:
@@ -70,11 +84,12 @@ class TokenDataset:
             windows=windows,
             order=order,
             val_fraction=val_fraction,
-            tokenizer=tokenizer,
+            tokenizer=_absolute_if_file(tokenizer),
             ignore_index=whole("ignore_index", ignore_index),
         )
+        named = self.settings
         self._found = find_tokens(
-            self.settings.path, split, val_fraction=val_fraction, tokenizer=tokenizer
+            named.path, split, val_fraction=val_fraction, tokenizer=named.tokenizer
         )
         self._lock, self._process = threading.Lock(), os.getpid()
         self._index_stamp: StampedFiles | None = None
@@ -158,8 +173,10 @@ class TokenDataset:
 
     def fill(self, first: int, arrays: tuple[Numbers, ...]) -> None:
         """The same into arrays at hand (contiguous, int64): x, y and, where there is a third, documents."""
-        first = whole("first", first, at_least=0)
+        first = check_position(first, len(arrays[0]))
         check_arrays(arrays, self.context)
+        if not len(arrays[0]):
+            return
         with self._own_lock():
             rows = self._schedule.rows(first, len(arrays[0]))
             ids = arrays[2] if len(arrays) > 2 else None
@@ -222,11 +239,11 @@ class TokenDataset:
 
     def items(self, *, epochs: int = 1, start: int = 0) -> WindowItems:
         """One window an item, `(x, y)`, for `torch.utils.data.DataLoader(..., shuffle=False)`."""
-        return WindowItems(self, first=start, stop=epochs * self.window_count)
+        return WindowItems(self, first=start, stop=whole("epochs", epochs) * self.window_count)
 
     def trainer_items(self, *, epochs: int = 1, start: int = 0) -> TrainerItems:
         """One window an item, `input_ids` and `labels`, for the Hugging Face Trainer."""
-        return TrainerItems(self, first=start, stop=epochs * self.window_count)
+        return TrainerItems(self, first=start, stop=whole("epochs", epochs) * self.window_count)
 
     def describe(self) -> LoaderFacts:
         """What a loader will see and hold; print it."""
@@ -249,6 +266,9 @@ class TokenDataset:
             "seed": self.settings.seed,
             "windows": self.settings.windows,
             "order": self.settings.order,
+            "documents": digest_documents(self._found)
+            if self.settings.windows == "document"
+            else None,
         }
 
     def __repr__(self) -> str:
@@ -258,14 +278,18 @@ class TokenDataset:
             f"windows={named.windows!r}, order={named.order!r}): {self.tokens} tokens"
         )
 
+    def _file_times(self) -> list[tuple[int, int]]:
+        """Size and time of change of each file, as they were when it was opened."""
+        return self._reader.file_times()
+
     def close(self) -> None:
         """Let go of the files; reading again opens them again."""
         with self._own_lock():
             self._reader.close()
 
-    def __reduce__(self) -> tuple[object, tuple[Settings]]:
-        """A worker process opens the files by itself."""
-        return _open_again, (self.settings,)
+    def __reduce__(self) -> tuple[object, tuple[Settings, list[tuple[int, int]]]]:
+        """A worker process opens the files by itself, if they are still the same."""
+        return _open_again, (self.settings, self._file_times())
 
     def _cut(self) -> Windows:
         found, context = self._found, self.context
@@ -288,7 +312,7 @@ class TokenDataset:
         self._index_stamp = StampedFiles([path]) if path is not None else None
         documents, temporary = stored_documents(self._found)
         if temporary is not None:
-            weakref.finalize(self, temporary.close)  # which removes it
+            weakref.finalize(self, _remove, temporary, os.getpid())
         return documents
 
     def _choose_targets(self) -> Targets:
@@ -309,7 +333,9 @@ class TokenDataset:
         return self._lock
 
     def _fetch(self, first: int, count: int) -> None:
-        self._reader.fetch(self._schedule.peek(first, count))
+        if first + count <= LAST_POSITION:
+            with suppress(LowtideError):  # whoever reads those windows will be told
+                self._reader.fetch(self._schedule.peek(first, count))
 
     def _known_borders(self) -> Borders:
         if self._borders is None:
@@ -333,8 +359,20 @@ def need_torch() -> None:
         )
 
 
-def _open_again(settings: Settings) -> TokenDataset:
-    return TokenDataset(
+def _absolute_if_file(tokenizer: str | None) -> str | None:
+    """A path must not depend on the folder that a worker process starts in."""
+    if tokenizer is None or not Path(tokenizer).exists():
+        return tokenizer
+    return str(Path(tokenizer).absolute())
+
+
+def _remove(path: Path, owner: int) -> None:
+    if os.getpid() == owner:  # a forked child ends too, and its parent still reads the file
+        path.unlink(missing_ok=True)
+
+
+def _open_again(settings: Settings, file_times: list[tuple[int, int]]) -> TokenDataset:
+    opened = TokenDataset(
         settings.path,
         settings.split,
         settings.context,
@@ -345,3 +383,7 @@ def _open_again(settings: Settings) -> TokenDataset:
         tokenizer=settings.tokenizer,
         ignore_index=settings.ignore_index,
     )
+    for file, before, now in zip(opened.files, file_times, opened._file_times(), strict=True):
+        if before != now:
+            raise changed(file.path)
+    return opened

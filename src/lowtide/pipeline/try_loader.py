@@ -26,7 +26,7 @@ def try_loader(
     if batch_size < 1 or not 0 < seconds <= LONGEST_SECONDS:
         raise UsageError(
             f"{batch_size} windows a batch for {seconds} seconds cannot be run",
-            remedy="pass `--batch 32 --seconds 3`, or any positive numbers",
+            remedy=f"pass `--batch 32 --seconds 3`, or others above 0 and up to {LONGEST_SECONDS:.0f} seconds",
         )
     dataset = TokenDataset(path, split, context, windows=windows, tokenizer=tokenizer)
     return check_loader(dataset, batch_size=batch_size, seconds=seconds)

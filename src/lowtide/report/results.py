@@ -126,7 +126,7 @@ def show_loader(found: LoaderCheck, *, as_json: bool) -> None:
                 f"{format_count(round(found.tokens_per_second))} tokens a second (measured)",
             ),
             ("grown", f"{format_bytes(grown)} private after {found.batches:,} batches (measured)"),
-            ("order", f"{followed}, {verdict} (measured)"),
+            ("order", f"{followed}, {verdict} (from the order alone, nothing read)"),
         ]
     )
 

@@ -172,7 +172,7 @@ class ScannedDocuments:
         return int(self._scan(block * _SCAN_TOKENS)[number - before])
 
     def between(self, first: int, stop: int) -> EndArray:
-        """As `end`, one by one: `store_ends` makes an index for who needs many."""
+        """As `end`, one by one: `stored_documents` makes an index for who needs many."""
         return np.array([self.end(number) for number in range(first, stop)], dtype=np.int64)
 
     def _cumulative(self) -> EndArray:

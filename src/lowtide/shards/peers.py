@@ -1,13 +1,14 @@
 """Find out what a peer has left at a path: `.npy` shards, nanoGPT, llm.c or Megatron files.
 
-A file's own first bytes decide, then its neighbours, then its name. Splits are told apart by "val",
-"test" or "train" in the name; a file with none of them belongs to train.
+A file's own first bytes decide, then its neighbours, then its name. Splits are told apart by the word "val",
+"valid", "validation" or "test" in the name; a file with none of them belongs to train.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import stat
 import struct
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from lowtide.shards.payload import read_exactly, reading
 
 _LOOKED_AT_BYTES = 128
 _LOOKED_AT_IDS = 1 << 15
-_FEWEST_TELLING_IDS = 64
+_FEWEST_TELLING_IDS, _MANY_TELLING_IDS = 16, 64
 _PLAIN_NPY_HEADER = re.compile(
     rb"\x93NUMPY\x01\x00\x76\x00\{'descr': '(<u2|<u4|<i4)', 'fortran_order': False, "
     rb"'shape': \((\d{1,20}),\), \} *\n"
@@ -40,6 +41,7 @@ _NPY_MAGIC = b"\x93NUMPY"
 _READABLE_DTYPES = {"<u2": "<u2", "<u4": "<u4", "<i4": "<u4"}
 _LLMC_DTYPES = {LLMC_NARROW: "<u2", LLMC_WIDE: "<u4"}
 _LLMC_MAGICS = {magic for magic, _ in _LLMC_DTYPES}
+_SPLIT_WORDS = {"val": "val", "valid": "val", "validation": "val", "test": "test"}
 _ONE_FILE_A_SPLIT: tuple[Format, ...] = ("nanogpt", "megatron")
 
 
@@ -109,8 +111,8 @@ def find_peer_splits(path: Path, vocabulary_size: int | None) -> list[PeerSplit]
 
 def split_of(name: str) -> str:
     """`split_of("edufineweb_val_000000.npy")` is `"val"`."""
-    lowered = name.lower()
-    return next((split for split in ("val", "test") if split in lowered), "train")
+    words = set(re.split("[^a-z]+", name.lower()))
+    return next((split for word, split in _SPLIT_WORDS.items() if word in words), "train")
 
 
 def _candidates(path: Path) -> Iterable[Path]:
@@ -147,6 +149,9 @@ def _group(found: list[_Found]) -> list[PeerSplit]:
 
 
 def _recognise(path: Path, vocabulary_size: int | None) -> _Found:
+    with reading(path):
+        if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
+            raise UsageError(f"{path} is no plain file", remedy="move it out of the folder")
     with reading(path), path.open("rb") as file:
         start = file.read(_LOOKED_AT_BYTES)
         size_bytes = os.fstat(file.fileno()).st_size
@@ -235,7 +240,8 @@ def _refuse_wide(file: TokenFile) -> None:
         return
     middle = (file.tokens - count) // 4 * 2 * file.dtype.itemsize
     ids = np.frombuffer(read_exactly(file.path, middle, count * file.dtype.itemsize), file.dtype)
-    if ids[1::2].max() < 4 <= ids[::2].max():
+    most = 4 if count >= _MANY_TELLING_IDS else 1
+    if ids[1::2].max() < most and ids[::2].max() >= 4:
         raise DataError(
             f"{file.path} looks like ids of 4 bytes or more, and would be read as ids of 2",
             remedy="name the tokenizer that made it, if its vocabulary is above 65,536; else save the "

@@ -1,4 +1,8 @@
-"""Is a file still the one that was opened? By identity, size and time of change: one look, a microsecond."""
+"""Is a file still the one that was opened? By identity, size and time of change: one look, a microsecond.
+
+Whoever rewrites a file in place and sets its time back is not noticed. The time of a file's status would
+tell, but a hard link changes it too: a backup must not end a run of weeks.
+"""
 
 from __future__ import annotations
 
@@ -34,6 +38,10 @@ class StampedFiles:
     def size_bytes(self, number: int) -> int:
         """As it was then."""
         return self._stamps[number][2]
+
+    def times(self) -> list[tuple[int, int]]:
+        """Size and time of change of each: what stays the same on another machine."""
+        return [(size_bytes, changed_at) for _, _, size_bytes, changed_at in self._stamps]
 
     def check(self, numbers: Sequence[int]) -> None:
         """VerificationError if one of these files is no longer the same."""

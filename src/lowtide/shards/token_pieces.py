@@ -20,7 +20,7 @@ from typing import Protocol
 
 import numpy as np
 
-from lowtide.errors import StorageError, UsageError, VerificationError
+from lowtide.errors import UsageError, VerificationError
 from lowtide.native import load_native
 from lowtide.shards.layout import EndArray, TokenArray
 from lowtide.shards.payload import cut_short, reading
@@ -28,7 +28,7 @@ from lowtide.shards.peers import TokenFile
 from lowtide.shards.stamps import StampedFiles, changed
 
 _MOST_MAPS = 1 << 14
-"""A process may hold 65,530 maps, and others want some."""
+"""A process may hold 65,530 maps, and others want some. More files than this are read one by one."""
 
 _ONE_FILE: EndArray = np.zeros(1, dtype=np.int64)
 _NONE: EndArray = np.zeros(0, dtype=np.int64)
@@ -58,12 +58,17 @@ class Copier(Protocol):
     def fetch(self, pieces: Pieces) -> None:
         """Ask for the pieces to be read into the page cache; returns at once."""
 
+    def file_times(self) -> list[tuple[int, int]]:
+        """Size and time of change of each file, as they were when the copier was made."""
+
     def close(self) -> None:
         """Let go of the files."""
 
 
 def make_copier(files: Sequence[TokenFile], *, scattered: bool) -> Copier:
     """`scattered`: pieces will come from everywhere, so reading around them is no use."""
+    if len(files) > _MOST_MAPS:
+        return PlainCopier(files)
     try:
         return MappedCopier(files, scattered=scattered)
     except (UsageError, NotImplementedError):  # no compiled part, or a system it does not serve
@@ -157,6 +162,9 @@ class PlainCopier:
     def fetch(self, pieces: Pieces) -> None:
         """Nothing: reading is all it can do."""
 
+    def file_times(self) -> list[tuple[int, int]]:
+        return self._files.stamps.times()
+
     def close(self) -> None:
         """Nothing is held."""
 
@@ -230,6 +238,9 @@ class MappedCopier:
         np.multiply(pieces.counts, width, out=columns.sizes[:count])
         self._native.lt_fetch_pieces(count, columns.addresses[0], columns.addresses[2])
 
+    def file_times(self) -> list[tuple[int, int]]:
+        return self._files.stamps.times()
+
     def close(self) -> None:
         for address, mapped_bytes in self._maps.values():
             self._native.lt_unmap_file(address, mapped_bytes)
@@ -264,11 +275,6 @@ class MappedCopier:
         sources += bases
 
     def _map(self, numbers: list[int]) -> None:
-        if len(self._maps) + len(numbers) > _MOST_MAPS:
-            raise StorageError(
-                f"more than {_MOST_MAPS} files of tokens cannot be open together",
-                remedy="write fewer, larger shards: `lowtide export` with a larger `--shard-tokens`",
-            )
         for number in numbers:
             file = self._files.files[number]
             check_header(file)
