@@ -15,27 +15,41 @@ if TYPE_CHECKING:
     from lowtide.errors import LowtideError
     from lowtide.pipeline.examine import inspect, verify
     from lowtide.pipeline.export import export
+    from lowtide.pipeline.export_model import export_model
+    from lowtide.pipeline.plan import make_plan
+    from lowtide.pipeline.sample import sample
     from lowtide.pipeline.settings import TokenizeSettings
     from lowtide.pipeline.tokenize import TokenizeResult, tokenize
+    from lowtide.pipeline.train import train
     from lowtide.pipeline.train_settings import TrainSettings
     from lowtide.pipeline.train_tokenizer import TrainResult, train_tokenizer
+    from lowtide.plan.make_plan import Plan
     from lowtide.tokenizer.tokenizer import Tokenizer
+    from lowtide.training.run_results import TrainedRun
+    from lowtide.training.settings import RunSettings
 
 __version__ = "0.1.0"
 __all__ = [
     "LowtideError",
     "Mixture",
+    "Plan",
+    "RunSettings",
     "TokenDataset",
     "TokenizeResult",
     "TokenizeSettings",
     "Tokenizer",
     "TrainResult",
     "TrainSettings",
+    "TrainedRun",
     "__version__",
     "export",
+    "export_model",
     "inspect",
+    "make_plan",
     "open_dataset",
+    "sample",
     "tokenize",
+    "train",
     "train_tokenizer",
     "verify",
 ]
@@ -43,16 +57,23 @@ __all__ = [
 _HOMES = {
     "LowtideError": "lowtide.errors",
     "Mixture": "lowtide.dataset.mixture",
+    "Plan": "lowtide.plan.make_plan",
+    "RunSettings": "lowtide.training.settings",
     "TokenDataset": "lowtide.dataset.token_dataset",
     "TokenizeResult": "lowtide.pipeline.tokenize",
     "TokenizeSettings": "lowtide.pipeline.settings",
     "Tokenizer": "lowtide.tokenizer.tokenizer",
     "TrainResult": "lowtide.pipeline.train_tokenizer",
     "TrainSettings": "lowtide.pipeline.train_settings",
+    "TrainedRun": "lowtide.training.run_results",
     "export": "lowtide.pipeline.export",
+    "export_model": "lowtide.pipeline.export_model",
     "inspect": "lowtide.pipeline.examine",
+    "make_plan": "lowtide.pipeline.plan",
     "open_dataset": "lowtide.dataset.find_tokens",
+    "sample": "lowtide.pipeline.sample",
     "tokenize": "lowtide.pipeline.tokenize",
+    "train": "lowtide.pipeline.train",
     "train_tokenizer": "lowtide.pipeline.train_tokenizer",
     "verify": "lowtide.pipeline.examine",
 }

@@ -50,7 +50,58 @@ class Learnt:
     elapsed_seconds: float
 
 
-Event = Note | Advanced | Checkpointed | Learnt
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stepped:
+    """A step of training is done. All of it was measured, but for the time left."""
+
+    step: int
+    """Steps done so far, this one included."""
+    steps: int
+    loss: float
+    learning_rate: float
+    gradient_norm: float
+    seconds: float
+    """That this step took."""
+    tokens: int
+    """Seen so far, over all ranks."""
+    tokens_per_second: float
+    epoch: float
+    """How often the training data was gone through so far."""
+    private_bytes: int
+    seconds_left: float
+    gpu_bytes: int | None = None
+    """The most that was allocated so far; None without a GPU."""
+    mfu: float | None = None
+    """Share of the card's own peak; None where that is not known."""
+    skipped: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evaluated:
+    """The loss on held-out windows."""
+
+    step: int
+    loss: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled:
+    """What the model writes at this point."""
+
+    step: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Saved:
+    """A checkpoint stands: everything up to here survives any crash."""
+
+    step: int
+    path: str
+    seconds: float
+
+
+Event = Note | Advanced | Checkpointed | Learnt | Stepped | Evaluated | Sampled | Saved
 Listener = Callable[[Event], None]
 
 

@@ -11,7 +11,16 @@ import pytest
 from lowtide import __version__
 from tests.commands import lowtide
 
-COMMANDS = ("train-tokenizer", "tokenize", "inspect", "verify", "export")
+COMMANDS = (
+    "train-tokenizer",
+    "tokenize",
+    "plan",
+    "train",
+    "sample",
+    "inspect",
+    "verify",
+    "export",
+)
 HEAVY = {"numpy", "pyarrow", "torch", "gigatoken", "tiktoken", "tokenizers", "rich", "regex"}
 PROBE = """
 import json, sys, time

@@ -50,6 +50,7 @@ class SizesType(click.ParamType):  # type: ignore[type-arg]
 COUNT = CountType()
 SIZES = SizesType()
 FORMAT = click.Choice(["npy", "nanogpt", "llmc", "megatron"])
+EXPORTS = click.Choice([*FORMAT.choices, "huggingface"])
 WINDOWS = click.Choice(["contiguous", "document"])
 EOT = click.Choice(["end", "start", "none"])
 debug_option = click.option("--debug", is_flag=True, expose_value=False, hidden=True)

@@ -1,12 +1,12 @@
-"""`lowtide export`: the same tokens in a peer's format."""
+"""`lowtide export`: the same tokens in a peer's format, or a trained model for Hugging Face."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import click
 
-from lowtide.cli.choices import COUNT, EOT, FORMAT, debug_option
+from lowtide.cli.choices import COUNT, EOT, EXPORTS, debug_option
 
 if TYPE_CHECKING:
     from lowtide.shards.layout import Format, Placement
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @click.command("export")
 @click.argument("path", metavar="DIR")
-@click.option("--to", "to_format", type=FORMAT, required=True, help="Layout to write.")
+@click.option("--to", "to_format", type=EXPORTS, required=True, help="Layout to write.")
 @click.option("--out", required=True, metavar="DIR2", help="New or empty folder.")
 @click.option(
     "--shard-tokens", type=COUNT, default="100M", show_default=True, help="Tokens in a full shard."
@@ -23,22 +23,32 @@ if TYPE_CHECKING:
     "--eot", type=EOT, help="Move the end-of-text token.  [default: where its readers expect it]"
 )
 @click.option("--tokenizer", help="Tokenizer of a peer's files, which do not name it.")
+@click.option("--step", type=COUNT, help="Checkpoint of a run.  [default: the newest]")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 @debug_option
 def export_command(
     path: str,
-    to_format: Format,
+    to_format: Format | Literal["huggingface"],
     out: str,
     shard_tokens: int,
     eot: Placement | None,
     tokenizer: str | None,
+    step: int | None,
     as_json: bool,
 ) -> None:
-    """Rewrite a dataset for a peer, without tokenizing again.
+    """Rewrite tokens, or a trained model, for others.
 
-    DIR is a folder that lowtide wrote, or a file or folder of nanoGPT, llm.c, Megatron or numpy. Run the
-    same command again to go on after any interruption.
+    DIR is a folder that lowtide wrote, or a file or folder of nanoGPT, llm.c, Megatron or numpy. Nothing is
+    tokenized again. Run the same command again to go on after any interruption.
+
+    With --to huggingface, DIR is the folder of a training run, and DIR2 opens in transformers.
     """
+    if to_format == "huggingface":
+        from lowtide.pipeline.export_model import export_model
+        from lowtide.report.training_results import show_exported_model
+
+        show_exported_model(export_model(path, out, step=step), as_json=as_json)
+        return
     from lowtide.pipeline.export import export
     from lowtide.report.results import show_exported
 

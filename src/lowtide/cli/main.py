@@ -9,7 +9,10 @@ import click
 from lowtide import __version__
 from lowtide.cli.export import export_command
 from lowtide.cli.inspect import inspect_command
+from lowtide.cli.plan import plan_command
+from lowtide.cli.sample import sample_command
 from lowtide.cli.tokenize import tokenize_command
+from lowtide.cli.train import train_command
 from lowtide.cli.train_tokenizer import train_tokenizer_command
 from lowtide.cli.verify import verify_command
 from lowtide.errors import LowtideError
@@ -26,11 +29,14 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 does not fit (nothing started),
 @click.version_option(__version__, prog_name="lowtide")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
 def cli() -> None:
-    """From raw text to a tokenizer and token shards, inside a memory budget you name."""
+    """From raw text to a trained GPT, inside a memory budget you name."""
 
 
 cli.add_command(train_tokenizer_command)
 cli.add_command(tokenize_command)
+cli.add_command(plan_command)
+cli.add_command(train_command)
+cli.add_command(sample_command)
 cli.add_command(inspect_command)
 cli.add_command(verify_command)
 cli.add_command(export_command)
@@ -68,6 +74,8 @@ def _tell(error: BaseException) -> int:
         problem, remedy, code = *_usage_words(error), error.exit_code
     elif isinstance(error, click.Abort | KeyboardInterrupt):
         problem, remedy, code = "interrupted", "run the same command again to go on", 130
+    elif isinstance(error, BrokenPipeError):
+        return code  # whoever read from the pipe has gone
     elif isinstance(error, MemoryError):
         problem = f"out of memory{f': {error}' if str(error) else ''}"
         remedy = "pass a larger `--memory` or ask for less at a time, or free memory"

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as a question that the work asks now and then; a second Ctrl-C ends at once."""
+"""Ctrl-C, SIGTERM and SIGUSR1 as a question that the work asks now and then; a second Ctrl-C ends at once."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ def listen_for_stops() -> Iterator[Callable[[], StopReason | None]]:
             raise KeyboardInterrupt
         asked.append("interrupted" if number == signal.SIGINT else "terminated")
 
-    before = {
-        number: signal.signal(number, on_signal) for number in (signal.SIGINT, signal.SIGTERM)
-    }
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if hasattr(signal, "SIGUSR1"):  # what a scheduler sends before its time is up
+        numbers.append(signal.SIGUSR1)
+    before = {number: signal.signal(number, on_signal) for number in numbers}
     try:
         yield lambda: asked[0] if asked else None
     finally:

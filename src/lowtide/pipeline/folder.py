@@ -15,6 +15,7 @@ from lowtide.shards.export import EXPORT_PROGRESS_NAME
 from lowtide.shards.layout import MANIFEST_NAME, WORK_FOLDER
 from lowtide.storage.publish import remove_leftovers, storage_errors, sync_folder
 from lowtide.tokenizer.write_files import TRAINED_MANIFEST_NAME
+from lowtide.training.run_folder import RUN_NAME
 
 STOP_NAME = ".stop"
 _LOCK_NAME = "lock"
@@ -38,6 +39,7 @@ TOKENIZER = FolderKind(
     work_name="training.json",
     in_words="an unfinished `train-tokenizer`",
 )
+RUN = FolderKind(manifest_name=RUN_NAME, work_name="run", in_words="a training run")
 _EXPORT = FolderKind(
     manifest_name=MANIFEST_NAME, work_name=EXPORT_PROGRESS_NAME, in_words="an unfinished export"
 )
@@ -66,7 +68,7 @@ def _find_other(folder: Path, kind: FolderKind) -> str | None:
         return min(names)
     if work.is_symlink():
         return f"{WORK_FOLDER}, which is a link"
-    for begun in (SHARDS, TOKENIZER, _EXPORT):
+    for begun in (SHARDS, TOKENIZER, RUN, _EXPORT):
         if begun.work_name != kind.work_name and (work / begun.work_name).exists():
             return begun.in_words
     return None

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from time import monotonic
 from typing import TYPE_CHECKING, TextIO
 
-from lowtide.events import Advanced, Event, Learnt, Listener, Note, ignore
+from lowtide.events import (
+    Advanced,
+    Evaluated,
+    Event,
+    Learnt,
+    Listener,
+    Note,
+    Sampled,
+    Saved,
+    Stepped,
+    ignore,
+)
+from lowtide.report.training_lines import step_line, training_lines
 from lowtide.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -46,10 +59,13 @@ def _terminal(stream: TextIO) -> Console | None:
 class _PlainLines:
     """For log files and pipes: notes at once, progress every ten seconds."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, *, clock: Callable[[], float] = monotonic) -> None:
         self._stream = stream
+        self._clock = clock
         self._last_seconds = 0.0
         self._first: Advanced | None = None
+        self._stepped_at: float | None = None
+        self._evaluated: Evaluated | None = None
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Note):
@@ -60,6 +76,20 @@ class _PlainLines:
                 self._say(progress_line(event, self._first))
         elif isinstance(event, Learnt) and self._is_due(event.elapsed_seconds):
             self._say(learning_line(event))
+        elif isinstance(event, Stepped):
+            self._step(event)
+        elif isinstance(event, Evaluated | Sampled | Saved):
+            self._evaluated = event if isinstance(event, Evaluated) else self._evaluated
+            for line in training_lines(event):
+                self._say(line)
+
+    def _step(self, event: Stepped) -> None:
+        """The first step and the last are told whenever they come: did it start, did it end."""
+        now = self._clock()
+        waited = self._stepped_at is None or now - self._stepped_at >= _LINE_SECONDS
+        if waited or event.step == event.steps:
+            self._stepped_at = now
+            self._say(step_line(event, self._evaluated))
 
     def _is_due(self, seconds: float) -> bool:
         due = seconds - self._last_seconds >= _LINE_SECONDS
@@ -80,12 +110,15 @@ def _bar(console: Console) -> Iterator[Listener]:
     with Progress(*columns, console=console, transient=True, refresh_per_second=5) as progress:
         task = progress.add_task("starting", total=None)
         first: Advanced | None = None
+        evaluated: Evaluated | None = None
+
+        def say(line: str) -> None:
+            progress.console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
 
         def listen(event: Event) -> None:
-            nonlocal first
+            nonlocal first, evaluated
             if isinstance(event, Note):
-                line = note_line(event)
-                progress.console.print(line, markup=False, highlight=False, soft_wrap=True)
+                say(note_line(event))
             elif isinstance(event, Advanced):
                 first = first or event
                 progress.update(
@@ -101,6 +134,17 @@ def _bar(console: Console) -> Iterator[Listener]:
                     completed=event.merges,
                     description=learning_line(event),
                 )
+            elif isinstance(event, Stepped):
+                progress.update(
+                    task,
+                    total=event.steps,
+                    completed=event.step,
+                    description=step_line(event, evaluated),
+                )
+            elif isinstance(event, Evaluated | Sampled | Saved):
+                evaluated = event if isinstance(event, Evaluated) else evaluated
+                for line in training_lines(event):
+                    say(line)
 
         yield listen
 

@@ -40,7 +40,7 @@ def show_tokenized(
 ) -> None:
     """The end of a `tokenize` run."""
     if as_json:
-        _print_json(
+        print_json(
             {
                 "folder": folder,
                 "seconds": round(seconds, 3),
@@ -58,7 +58,7 @@ def show_tokenized(
             ("time", f"{format_seconds(seconds)} (measured)"),
             ("peak memory", f"{format_bytes(peak_private_bytes)} private (measured)"),
         ]
-    _print_rows(rows)
+    print_rows(rows)
     if not quiet and not manifest.splits["val"].tokens and manifest.settings.get("val"):
         _note("no document fell to val; `--split tail` or a larger `--val` holds some out")
 
@@ -66,9 +66,9 @@ def show_tokenized(
 def show_exported(out: str, manifest: DatasetManifest, *, as_json: bool) -> None:
     """The end of an `export`."""
     if as_json:
-        _print_json({"folder": Path(out), **_counts(manifest)})
+        print_json({"folder": Path(out), **_counts(manifest)})
         return
-    _print_rows([("folder", out), *_manifest_rows(manifest)])
+    print_rows([("folder", out), *_manifest_rows(manifest)])
 
 
 def show_inspection(
@@ -76,7 +76,7 @@ def show_inspection(
 ) -> None:
     """A dataset in figures, then some of its documents."""
     if as_json:
-        _print_json({"facts": facts, "samples": list(samples), "note": note})
+        print_json({"facts": facts, "samples": list(samples), "note": note})
         return
     rows = [
         ("format", f"{facts.format}, {_many(facts.token_bytes, 'byte')} a token"),
@@ -90,7 +90,7 @@ def show_inspection(
     for split in facts.splits:
         rows += _split_rows(split, context)
     rows += _left_out_rows(facts.bad_rows, facts.empty_documents)
-    _print_rows(rows)
+    print_rows(rows)
     for sample in samples:
         place = f"document {sample.document.number} of {sample.split}"
         click.echo(f"\n{place}, {_many(sample.document.tokens, 'token')}")
@@ -102,7 +102,7 @@ def show_inspection(
 def show_loader(found: LoaderCheck, *, as_json: bool) -> None:
     """What a loader did in a few seconds."""
     if as_json:
-        _print_json(
+        print_json(
             {
                 "loader": found,
                 "batches_per_second": round(found.batches_per_second, 1),
@@ -118,7 +118,7 @@ def show_loader(found: LoaderCheck, *, as_json: bool) -> None:
     if found.whole_epoch:
         followed = f"the whole epoch followed, {_many(found.epoch_tokens_followed, 'token')}"
     verdict = "each exactly once" if found.exactly_once else "NOT each exactly once"
-    _print_rows(
+    print_rows(
         [
             (
                 "speed",
@@ -141,7 +141,7 @@ _END_OF_TEXT = {
 def show_proof(found: Verification, *, compared: int, why_no_more: str, as_json: bool) -> None:
     """What `verify` read, and every problem it found."""
     if as_json:
-        _print_json(
+        print_json(
             {
                 "sound": found.sound,
                 "files": found.files,
@@ -161,7 +161,7 @@ def show_proof(found: Verification, *, compared: int, why_no_more: str, as_json:
     elif found.sound:
         rows.append(("compared", f"none: {why_no_more or 'nothing names the input'}"))
     verdict = "sound" if found.sound else f"damaged: {_many(len(found.problems), 'problem')}"
-    _print_rows([*rows, ("verdict", verdict)])
+    print_rows([*rows, ("verdict", verdict)])
     for problem in found.problems:
         click.echo(f"  - {problem}")
 
@@ -171,9 +171,9 @@ def show_estimate(
 ) -> None:
     """What a run would do: as sentences for people, or all figures."""
     if as_json:
-        _print_json(record)
+        print_json(record)
         return
-    _print_rows(rows)
+    print_rows(rows)
 
 
 def _counts(manifest: DatasetManifest) -> dict[str, object]:
@@ -248,7 +248,7 @@ def _visible(character: str) -> str:
     return character.encode("unicode_escape", "surrogatepass").decode()
 
 
-def _print_rows(rows: Sequence[tuple[str, str]]) -> None:
+def print_rows(rows: Sequence[tuple[str, str]]) -> None:
     for name, value in rows:
         click.echo(f"{name:<12} {value}")
 
@@ -257,7 +257,7 @@ def _note(text: str) -> None:
     click.echo(f"note: {text}", err=True)
 
 
-def _print_json(found: Mapping[str, object]) -> None:
+def print_json(found: Mapping[str, object]) -> None:
     """One line of ASCII: it passes any pipe, and any file name."""
     plain = msgspec.to_builtins({"schema_version": SCHEMA_VERSION, **found}, enc_hook=_plain)
     click.echo(json.dumps(plain))

@@ -1,0 +1,86 @@
+"""nanoGPT's model and step, as its train.py has them: what ours is compared with.
+
+float32 weights, autocast to bfloat16, the whole model compiled, logits and loss returned, gradients clipped to
+1, fused AdamW with decay on matrices, no biases, a vocabulary of 50,304, dropout 0.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from lowtide.model.shape import ModelShape
+
+
+class _Block(nn.Module):
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        C = shape.width
+        self.heads = shape.heads
+        self.ln_1, self.ln_2 = nn.LayerNorm(C, bias=False), nn.LayerNorm(C, bias=False)
+        self.c_attn, self.c_proj = nn.Linear(C, 3 * C, bias=False), nn.Linear(C, C, bias=False)
+        self.c_fc, self.mlp_proj = nn.Linear(C, 4 * C, bias=False), nn.Linear(4 * C, C, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        B, T, C = x.shape
+        parts = self.c_attn(self.ln_1(x)).split(C, dim=2)
+        q, k, v = (part.view(B, T, self.heads, C // self.heads).transpose(1, 2) for part in parts)
+        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + self.c_proj(y.transpose(1, 2).contiguous().view(B, T, C))
+        added: Tensor = x + self.mlp_proj(functional.gelu(self.c_fc(self.ln_2(x))))
+        return added
+
+
+class NanoGPT(nn.Module):
+    """Returns logits and loss, as nanoGPT's does."""
+
+    def __init__(self, shape: ModelShape) -> None:
+        super().__init__()
+        self.wte = nn.Embedding(shape.padded_vocabulary, shape.width)
+        self.wpe = nn.Embedding(shape.context, shape.width)
+        self.h = nn.ModuleList(_Block(shape) for _ in range(shape.layers))
+        self.ln_f = nn.LayerNorm(shape.width, bias=False)
+        self.lm_head = nn.Linear(shape.width, shape.padded_vocabulary, bias=False)
+        self.wte.weight = self.lm_head.weight
+        for name, parameter in self.named_parameters():
+            if parameter.dim() >= 2:
+                narrow = name.endswith("proj.weight")
+                nn.init.normal_(
+                    parameter, std=0.02 / math.sqrt(2 * shape.layers) if narrow else 0.02
+                )
+
+    def forward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        positions = torch.arange(tokens.shape[1], device=tokens.device)
+        x = self.wte(tokens) + self.wpe(positions)
+        for block in self.h:
+            x = block(x)
+        logits = self.lm_head(self.ln_f(x))
+        loss = functional.cross_entropy(
+            logits.view(-1, logits.size(-1)), targets.view(-1), ignore_index=-1
+        )
+        return logits, loss
+
+
+def make_optimizer(model: nn.Module, rate: float = 6e-4) -> torch.optim.AdamW:
+    """Decay on matrices, betas 0.9 and 0.95, fused on a GPU."""
+    matrices = [p for p in model.parameters() if p.dim() >= 2]
+    others = [p for p in model.parameters() if p.dim() < 2]
+    groups = [
+        {"params": matrices, "weight_decay": 0.1},
+        {"params": others, "weight_decay": 0.0},
+    ]
+    return torch.optim.AdamW(groups, lr=rate, betas=(0.9, 0.95), fused=matrices[0].is_cuda)
+
+
+def take_step(model: nn.Module, optimizer: torch.optim.Optimizer, x: Tensor, y: Tensor) -> Tensor:
+    """One step of nanoGPT's loop without accumulation."""
+    with torch.autocast(x.device.type, torch.bfloat16):
+        _, loss = model(x, y)
+    loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return loss.detach()

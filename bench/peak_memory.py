@@ -1,0 +1,171 @@
+"""Predicted peaks of memory beside measured ones, on the GPU that is here.
+
+    PYTHONPATH=src python3 bench/peak_memory.py [--quick]
+
+Two steps of each: autocast to bfloat16, fused AdamW, blocks compiled one by one or not at all. Every micro-
+batch runs as one part, and as two that accumulate; two of them give a slope, which stands beside the formula's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from lowtide.model.gpt import GPT, compile_model
+from lowtide.model.needs import StepKind, kept_by_block, peak_of_evaluation, peak_of_step
+from lowtide.model.shape import SHAPES, ModelShape
+from lowtide.units import GIB
+
+MODELS = ("gpt2", "gpt2-medium", "gpt2-large")
+MICRO_BATCHES = (4, 16, 64)
+RECIPES = ("fast", "lean")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One measurement."""
+
+    model: str
+    micro_batch: int
+    kind: StepKind
+    what: str
+    measured: int
+    predicted: int
+
+    @property
+    def error(self) -> float:
+        """Share by which the prediction is too high."""
+        return self.predicted / self.measured - 1
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--quick", action="store_true", help="gpt2 alone, two micro-batches")
+    chosen = parser.parse_args()
+    quick = chosen.quick
+    models = MODELS[:1] if quick else tuple(chosen.models.split(","))
+    sizes = MICRO_BATCHES[:2] if quick else MICRO_BATCHES
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}")
+    rows: list[Row] = []
+    began = time.perf_counter()
+    for name in models:
+        for compiled in (False, True):
+            for recipe in RECIPES:
+                kind = StepKind(recipe=recipe, compiled=compiled)  # type: ignore[arg-type]
+                for row in measure(name, kind, sizes):
+                    rows.append(row)
+                    show(row)
+    print(f"largest error {max(rows, key=lambda row: abs(row.error)).error:+.1%}")
+    show_fitted(rows)
+    print(f"{time.perf_counter() - began:.0f} s")
+
+
+def measure(name: str, kind: StepKind, sizes: tuple[int, ...]) -> Iterator[Row]:
+    """Every micro-batch of one model and kind; what does not fit is left out."""
+    shape = SHAPES[name]
+    torch._dynamo.reset()  # type: ignore[no-untyped-call]
+    torch.cuda.empty_cache()
+    with torch.device("cuda"):
+        model = GPT(shape, recompute=kind.recomputes)
+    if kind.compiled:
+        compile_model(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    room = torch.cuda.get_device_properties(0).total_memory * 0.95
+    for size in sizes:
+        if peak_of_step(shape, size, kind).total > room:
+            continue
+        for parts in (1, 2):
+            now = StepKind(recipe=kind.recipe, compiled=kind.compiled, accumulating=parts > 1)
+            yield Row(
+                model=name,
+                micro_batch=size,
+                kind=now,
+                what=f"{parts} part{'s' if parts > 1 else ''}",
+                measured=measure_steps(model, optimizer, shape, size, parts),
+                predicted=peak_of_step(shape, size, now).total,
+            )
+        yield Row(
+            model=name,
+            micro_batch=size,
+            kind=kind,
+            what="evaluation",
+            measured=measure_evaluation(model, shape, size),
+            predicted=peak_of_evaluation(shape, size, kind).total,
+        )
+
+
+def measure_steps(
+    model: GPT, optimizer: torch.optim.Optimizer, shape: ModelShape, size: int, parts: int
+) -> int:
+    """The peak of the second step: the first compiles, and makes the optimizer's state."""
+    tokens = torch.randint(0, shape.vocabulary_size, (parts, size, shape.context), device="cuda")
+    count = torch.tensor(float(tokens.numel()), device="cuda")
+    for _ in range(2):
+        torch.cuda.reset_peak_memory_stats()
+        for part in tokens:
+            with torch.autocast("cuda", torch.bfloat16):
+                loss = model(part, part, count)
+            loss.backward()
+            del loss
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated()
+
+
+@torch.no_grad()
+def measure_evaluation(model: GPT, shape: ModelShape, size: int) -> int:
+    """The peak of one pass without gradients, the optimizer's state being there."""
+    tokens = torch.randint(0, shape.vocabulary_size, (size, shape.context), device="cuda")
+    torch.cuda.reset_peak_memory_stats()
+    with torch.autocast("cuda", torch.bfloat16):
+        model(tokens, tokens)
+    torch.cuda.synchronize()
+    return torch.cuda.max_memory_allocated()
+
+
+def show(row: Row) -> None:
+    mode = "compiled" if row.kind.compiled else "eager"
+    print(
+        f"{row.model:<12} {row.micro_batch:>3}  {mode:<8}  {row.kind.recipe:<5}  {row.what:<10}  "
+        f"measured {row.measured / GIB:7.2f} GiB  predicted {row.predicted / GIB:7.2f} GiB  {row.error:+6.1%}",
+        flush=True,
+    )
+
+
+def show_fitted(rows: list[Row]) -> None:
+    """From the two largest micro-batches: bytes a token and layer, and what no token causes."""
+    print(
+        "\nfitted: bytes a token and layer (formula's slope beside it), and what is left at no tokens"
+    )
+    keys = dict.fromkeys((row.model, row.kind) for row in rows if row.what == "1 part")
+    for model, kind in keys:
+        found = [row for row in rows if (row.model, row.kind, row.what) == (model, kind, "1 part")]
+        if len(found) < 2:
+            continue
+        shape, (less, more) = SHAPES[model], found[-2:]
+        tokens = (more.micro_batch - less.micro_batch) * shape.context * shape.layers
+        measured = (more.measured - less.measured) / tokens
+        predicted = (more.predicted - less.predicted) / tokens
+        rest = more.measured - measured * more.micro_batch * shape.context * shape.layers
+        rest_predicted = (
+            more.predicted - predicted * more.micro_batch * shape.context * shape.layers
+        )
+        mode = "compiled" if kind.compiled else "eager"
+        print(
+            f"{model:<12} {mode:<8} {kind.recipe:<5} {measured:9.0f} ({predicted:9.0f}), a block keeps "
+            f"{kept_by_block(shape, kind)} = {kept_by_block(shape, kind) / shape.width:.1f} C; "
+            f"off by {(measured - predicted) / shape.width:+.2f} C; "
+            f"rest {rest / GIB:.2f} GiB ({rest_predicted / GIB:.2f})"
+        )
+
+
+if __name__ == "__main__":
+    main()

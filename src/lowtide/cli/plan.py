@@ -1,0 +1,63 @@
+"""`lowtide plan`: which model, how long, does it fit."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from lowtide.cli.choices import COUNT, debug_option
+
+
+@click.command("plan")
+@click.argument("data", metavar="DATA")
+@click.option("--model", help="Plan for this model alone, such as gpt2 or gpt2-medium.")
+@click.option("--gpu", help="Card to plan for, such as 'RTX 4070'.  [default: the one found here]")
+@click.option("--vram", metavar="SIZE", help="Memory of the card, such as 12GiB.")
+@click.option("--context", type=COUNT, help="Tokens in a window.  [default: 1024]")
+@click.option("--hours", type=float, help="Time there is: the largest model that it is enough for.")
+@click.option("--tokens", type=COUNT, help="Tokens to train on.  [default: 20 for each parameter]")
+@click.option("--batch-tokens", type=COUNT, help="Tokens of one step.  [default: by size]")
+@click.option("--tokenizer", help="Tokenizer of a peer's files, which do not name it.")
+@click.option("--write", metavar="FILE", help="Write the plan there, for `train` to read.")
+@click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
+@debug_option
+def plan_command(
+    data: str,
+    model: str | None,
+    gpu: str | None,
+    vram: str | None,
+    context: int | None,
+    hours: float | None,
+    tokens: int | None,
+    batch_tokens: int | None,
+    tokenizer: str | None,
+    write: str | None,
+    as_json: bool,
+) -> None:
+    """Say what can be trained on DATA, before anything runs.
+
+    DATA is a folder that lowtide wrote, or a file or folder of nanoGPT, llm.c, Megatron or numpy. Shows for
+    each model whether it fits, how a step is cut, how long it takes, and which one to choose and why.
+    """
+    from lowtide.pipeline.plan import make_plan
+    from lowtide.report.plans import show_plan
+
+    plan = make_plan(
+        data,
+        model=model,
+        gpu=gpu,
+        vram=vram,
+        context=context,
+        hours=hours,
+        tokens=tokens,
+        batch_tokens=batch_tokens,
+        tokenizer=tokenizer,
+        slurm=os.environ,
+    )
+    if write:
+        from lowtide.plan.plan_file import write_plan
+
+        write_plan(plan, Path(write))
+    show_plan(plan, written=write, as_json=as_json)

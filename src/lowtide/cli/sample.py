@@ -1,0 +1,61 @@
+"""`lowtide sample`: text out of a model."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+from lowtide.cli.choices import COUNT, debug_option
+
+
+@click.command("sample")
+@click.argument("path", metavar="RUN")
+@click.option("--prompt", required=True, metavar="TEXT", help="What to go on from; - reads stdin.")
+@click.option("--count", type=COUNT, default=100, show_default=True, help="Most tokens to add.")
+@click.option(
+    "--temperature", type=float, default=0.8, show_default=True, help="0 takes the likeliest token."
+)
+@click.option("--top-k", type=COUNT, metavar="N", help="Draw from the N likeliest tokens.")
+@click.option("--top-p", type=float, metavar="P", help="Draw from the likeliest that make up P.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Another seed, another text.")
+@click.option("--samples", type=COUNT, default=1, show_default=True, help="How many texts.")
+@click.option("--step", type=int, help="Checkpoint to use.  [default: the newest]")
+@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: a GPU with room]")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@debug_option
+def sample_command(
+    path: str,
+    prompt: str,
+    count: int,
+    temperature: float,
+    top_k: int | None,
+    top_p: float | None,
+    seed: int,
+    samples: int,
+    step: int | None,
+    device: str | None,
+    as_json: bool,
+) -> None:
+    """Let a model go on from a prompt.
+
+    RUN is a folder of `lowtide train`, also while it trains: the newest checkpoint speaks. Or the folder
+    of a GPT-2 for Hugging Face, with safetensors. The text appears as it is made.
+    """
+    from lowtide.pipeline.sample import stream_samples
+    from lowtide.report.samples import show_samples
+
+    text = sys.stdin.read() if prompt == "-" else prompt
+    streams = stream_samples(
+        path,
+        text,
+        count=count,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        samples=samples,
+        step=step,
+        device=device,
+    )
+    show_samples(text, streams, as_json=as_json)

@@ -1,0 +1,85 @@
+"""`lowtide train`: token shards into a GPT."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from lowtide.cli.choices import COUNT, debug_option
+from lowtide.cli.stop_signals import listen_for_stops
+
+
+@click.command("train", epilog="Run the same command again to go on after any interruption.")
+@click.argument("data", metavar="DATA")
+@click.option("--out", required=True, metavar="RUN", help="Folder of the run; new, or to go on in.")
+@click.option("--plan", metavar="FILE", help="Settings that `lowtide plan --write` wrote.")
+@click.option("--model", help="Model, such as gpt2.  [default: what `lowtide plan` recommends]")
+@click.option("--context", type=COUNT, help="Tokens in a window.  [default: 1024]")
+@click.option("--steps", type=COUNT, help="Steps of the whole run.")
+@click.option("--batch-tokens", type=COUNT, help="Tokens of one step.")
+@click.option("--micro-batch", type=COUNT, help="Windows that go through the model at a time.")
+@click.option(
+    "--recipe",
+    type=click.Choice(["fast", "lean", "leanest"]),
+    help="How much memory is traded for time.",
+)
+@click.option(
+    "--device", type=click.Choice(["cuda", "cpu"]), help="[default: cuda if there is one]"
+)
+@click.option("--seed", type=int, help="Of the weights and of the order.  [default: 0]")
+@click.option("--tokenizer", help="Tokenizer of a peer's files, which do not name it.")
+@click.option("--memory", metavar="SIZE", help="Budget of RAM such as 8GiB.")
+@click.option("--smoke", is_flag=True, help="Only try it: ten steps, an evaluation, a checkpoint.")
+@click.option("--no-smoke", is_flag=True, help="Begin a long run without trying it first.")
+@click.option("--restart", is_flag=True, help="Begin again, removing what a run left in RUN.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--quiet", is_flag=True, help="No progress and no notes.")
+@debug_option
+def train_command(
+    data: str,
+    out: str,
+    plan: str | None,
+    memory: str | None,
+    smoke: bool,
+    no_smoke: bool,
+    restart: bool,
+    as_json: bool,
+    quiet: bool,
+    **wished: str | int | None,
+) -> None:
+    """Train a GPT on DATA, in the memory there is.
+
+    DATA is a folder that lowtide wrote, or a file or folder of nanoGPT, llm.c, Megatron or numpy. RUN gets
+    checkpoints, a log, curves for TensorBoard and a copy of the tokenizer.
+
+    Several GPUs: torchrun --nproc-per-node=2 -m lowtide train DATA --out RUN
+    """
+    from lowtide.dataset.token_dataset import need_torch
+    from lowtide.pipeline.choose_run import Asked, choose_run
+
+    need_torch()
+    asked = Asked(plan=Path(plan) if plan else None, **wished)  # type: ignore[arg-type]
+    chosen = choose_run(data, out, asked, restart=restart, slurm=os.environ)
+    with listen_for_stops() as should_stop:
+        from lowtide.pipeline.start_run import start_run
+        from lowtide.report.progress import show_progress
+        from lowtide.report.training_results import show_smoke, show_trained
+
+        with show_progress(quiet=quiet) as listen:
+            started = start_run(
+                chosen,
+                out,
+                environment=os.environ,
+                memory=memory,
+                only_smoke=smoke,
+                without_smoke=no_smoke,
+                restart=restart,
+                listen=listen,
+                should_stop=should_stop,
+            )
+    if started.smoke is not None and started.run is None:
+        show_smoke(started.smoke, as_json=as_json)
+    if started.run is not None:
+        show_trained(started.run, chosen.settings, as_json=as_json)

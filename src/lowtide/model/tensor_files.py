@@ -1,0 +1,68 @@
+"""The tensors of safetensors files by their names, read when they are asked for and kept by nobody."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from lowtide.errors import DataError
+
+WEIGHTS_NAME = "model.safetensors"
+INDEX_NAME = "model.safetensors.index.json"
+
+
+class TensorFiles(Mapping[str, Tensor]):
+    """All tensors of one or several files. A tensor is the file itself, mapped: it costs page cache only."""
+
+    def __init__(self, paths: list[Path]) -> None:
+        self._files: dict[str, Any] = {}
+        for path in paths:
+            opened = _open(path)
+            self._files.update(dict.fromkeys(opened.keys(), opened))
+
+    def __getitem__(self, name: str) -> Tensor:
+        tensor: Tensor = self._files[name].get_tensor(name)
+        return tensor
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._files  # Mapping's own would read the tensor
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+
+def weight_files(folder: Path) -> list[Path]:
+    """The files that hold a Hugging Face model's weights: one, or those that its index names."""
+    if (folder / WEIGHTS_NAME).exists():
+        return [folder / WEIGHTS_NAME]
+    index = folder / INDEX_NAME
+    if not index.exists():
+        raise DataError(
+            f"{folder} holds no {WEIGHTS_NAME}",
+            remedy="save the model with transformers' `save_pretrained`, which writes safetensors",
+        )
+    try:
+        named = set(json.loads(index.read_bytes())["weight_map"].values())
+        return [folder / str(name) for name in sorted(named)]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise DataError(
+            f"{index} is no index of weights: {error}", remedy="put it back from a copy"
+        ) from error
+
+
+def _open(path: Path) -> Any:
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        return safe_open(path, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise DataError(
+            f"cannot read {path}: {error}", remedy=f"put {path.name} back from a copy"
+        ) from error

@@ -1,0 +1,82 @@
+"""The story of `export --to huggingface`: a checkpoint as a folder that transformers opens."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path
+
+from lowtide.errors import UsageError
+from lowtide.model.hugging_face import config_of, to_hugging_face
+from lowtide.model.tensor_files import WEIGHTS_NAME
+from lowtide.pipeline.open_model import CONFIG_NAME, OpenedModel, open_run
+from lowtide.storage.publish import storage_errors, sync_file, sync_folder
+from lowtide.storage.sealed_json import JsonObject
+from lowtide.training.checkpoint import read_run
+from lowtide.training.tensor_file import write_tensors
+
+
+def export_model(run: str | Path, out: str | Path, *, step: int | None = None) -> Path:
+    """Write the newest checkpoint of a run, or that of `step`, as a GPT2LMHeadModel with its tokenizer.
+
+    `out` appears whole or not at all, and must not exist or be empty. Holds one copy of the model in memory.
+    """
+    folder, target = Path(run), Path(out).absolute()
+    read_run(folder)
+    _check_target(target)
+    opened = open_run(folder, step=step, device="cpu")
+    partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    try:
+        with storage_errors(partial):
+            shutil.rmtree(partial, ignore_errors=True)  # of a killed process with our number
+            partial.mkdir(parents=True)
+        _write_files(partial, opened)
+        _publish(partial, target)
+    except BaseException:
+        with suppress(OSError):  # the first error is the one to tell
+            shutil.rmtree(partial)
+        raise
+    return Path(out)
+
+
+def _write_files(folder: Path, opened: OpenedModel) -> None:
+    shape, tokenizer = opened.model.shape, opened.tokenizer
+    end_of_text = tokenizer.end_of_text if tokenizer is not None else None
+    write_tensors(folder / WEIGHTS_NAME, to_hugging_face(opened.model.state_dict(), shape).items())
+    if tokenizer is not None:
+        tokenizer.save(folder)
+    _write_json(folder / CONFIG_NAME, config_of(shape, end_of_text=end_of_text))
+    ends: JsonObject = {"bos_token_id": end_of_text, "eos_token_id": end_of_text}
+    _write_json(folder / "generation_config.json", {"_from_model_config": True, **ends})
+
+
+def _write_json(path: Path, value: JsonObject) -> None:
+    with storage_errors(path):
+        path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def _publish(partial: Path, target: Path) -> None:
+    """Every byte on the disk before the folder gets its name."""
+    with storage_errors(target):
+        for path in partial.iterdir():
+            with path.open("rb+") as file:
+                sync_file(file.fileno())
+        sync_folder(partial)
+        if target.exists():
+            target.rmdir()  # it is empty; else this refuses, and what came meanwhile stays
+        partial.rename(target)
+    sync_folder(target.parent)
+
+
+def _check_target(target: Path) -> None:
+    with storage_errors(target, doing="read"):
+        if target.exists() and not target.is_dir():
+            raise UsageError(f"{target} is a file", remedy="pass a folder as `--out`")
+        names = [entry.name for entry in target.iterdir()] if target.exists() else []
+    if names:
+        raise UsageError(
+            f"{target} already holds something, such as {min(names)}",
+            remedy="pass a new or empty folder as `--out`",
+        )

@@ -1,0 +1,66 @@
+"""The story of `plan`: what can be trained on this data with this card, and how long it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from lowtide.dataset.find_tokens import open_dataset
+from lowtide.errors import UsageError
+from lowtide.model.shape import GPT2_VOCABULARY
+from lowtide.plan.machine import Machine, choose_machine
+from lowtide.plan.make_plan import Plan, PlanData, Wishes
+from lowtide.plan.make_plan import make_plan as plan_for
+
+_HELD_OUT = 0.005
+_NO_SLURM: Mapping[str, str] = MappingProxyType({})
+
+
+def make_plan(
+    data: str | Path,
+    *,
+    model: str | None = None,
+    gpu: str | None = None,
+    vram: str | None = None,
+    context: int | None = None,
+    hours: float | None = None,
+    tokens: int | None = None,
+    batch_tokens: int | None = None,
+    tokenizer: str | None = None,
+    machine: Machine | None = None,
+    slurm: Mapping[str, str] = _NO_SLURM,
+) -> Plan:
+    """What to train on the dataset: `lowtide.make_plan("tokens", gpu="RTX 4070")`.
+
+    Reads the manifest, or the sizes of a peer's files, and asks the driver for the card. Never loads torch.
+    """
+    wishes = Wishes(
+        model=model, context=context, hours=hours, tokens=tokens, batch_tokens=batch_tokens
+    )
+    found = look_at_data(data, tokenizer)
+    machine = machine or choose_machine(gpu=gpu, vram=vram, slurm=slurm)
+    return plan_for(found, machine, wishes)
+
+
+def look_at_data(path: str | Path, tokenizer: str | None) -> PlanData:
+    """How many tokens there are, and of which vocabulary."""
+    dataset = open_dataset(path, tokenizer=tokenizer)
+    train = dataset.splits.get("train")
+    if train is None or not train.tokens:
+        raise UsageError(
+            f"{path} has no tokens in split train",
+            remedy="make it again from more text: `lowtide tokenize INPUT... --out tokens`",
+        )
+    val = dataset.splits.get("val")
+    fraction = None if val is not None and val.tokens else _HELD_OUT
+    kept = train.tokens if fraction is None else int(train.tokens * round(1 - fraction, 12))
+    known = dataset.tokenizer
+    return PlanData(
+        path=str(path),
+        train_tokens=kept,
+        vocabulary_size=known.vocabulary_size if known else GPT2_VOCABULARY,
+        vocabulary_known=known is not None,
+        tokenizer=tokenizer,
+        val_fraction=fraction,
+    )

@@ -1,0 +1,129 @@
+"""The story of `sample`: a prompt into tokens, tokens that follow, and back into text as they come."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Iterator
+from pathlib import Path
+
+from lowtide.errors import UsageError
+from lowtide.model.generate import generate
+from lowtide.pipeline.open_model import OpenedModel, open_model
+from lowtide.tokenizer.tokenizer import Tokenizer
+
+_CONTEXT_TOKENS = 8
+_UNKNOWN = "\N{REPLACEMENT CHARACTER}".encode()
+
+
+def sample(
+    path: str | Path,
+    prompt: str,
+    *,
+    count: int = 100,
+    temperature: float = 0.8,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    samples: int = 1,
+    device: str | None = None,
+    step: int | None = None,
+) -> list[str]:
+    """Texts that follow the prompt, without it: each at most `count` tokens long, or up to an end of text."""
+    streams = stream_samples(
+        path,
+        prompt,
+        count=count,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        seed=seed,
+        samples=samples,
+        device=device,
+        step=step,
+    )
+    return ["".join(stream) for stream in streams]
+
+
+def stream_samples(
+    path: str | Path,
+    prompt: str,
+    *,
+    count: int = 100,
+    temperature: float = 0.8,
+    top_k: int | None = None,
+    top_p: float | None = None,
+    seed: int = 0,
+    samples: int = 1,
+    device: str | None = None,
+    step: int | None = None,
+) -> Iterator[Iterator[str]]:
+    """The same texts, each in pieces as they come; read one to its end before the next.
+
+    Sample number i is drawn with `seed + i`, so that it can be had again alone. An empty prompt is an end of
+    text: the model begins a document. All is checked, and the model is open, before this returns.
+    """
+    if samples < 1:
+        raise UsageError(f"{samples} samples are none", remedy="pass 1 or more as `--samples`")
+    opened = open_model(path, step=step, device=device)
+    tokenizer = _tokenizer_of(opened)
+    ids = _encode(tokenizer, prompt)
+
+    def tokens(number: int) -> Iterator[int]:
+        return generate(
+            opened.model,
+            ids,
+            count=count,
+            temperature=temperature,
+            top_k=top_k,
+            top_p=top_p,
+            seed=seed + number,
+            stop=tokenizer.end_of_text,
+        )
+
+    tokens(0)  # complains about what cannot be, before anything was shown
+    return (decode_stream(tokenizer, tokens(number)) for number in range(samples))
+
+
+def decode_stream(tokenizer: Tokenizer, ids: Iterator[int]) -> Iterator[str]:
+    """Text as soon as its last byte is known: a character may be spread over several tokens.
+
+    An id that the tokenizer does not know, which a model may still predict, becomes `�`.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    seen: list[int] = []
+    for token in ids:
+        text = decoder.decode(_bytes_after(tokenizer, seen, token))
+        if text:
+            yield text
+    if rest := decoder.decode(b"", final=True):
+        yield rest
+
+
+def _bytes_after(tokenizer: Tokenizer, seen: list[int], token: int) -> bytes:
+    """What a token adds to those seen, the last few of which are kept.
+
+    It is not decoded alone: in some tokenizers the first token of a text loses its blank.
+    """
+    before = tokenizer.decode_bytes(seen)
+    try:
+        after = tokenizer.decode_bytes([*seen, token])
+    except UsageError:
+        return _UNKNOWN
+    seen[:] = [*seen[-_CONTEXT_TOKENS:], token]
+    return after[len(before) :]
+
+
+def _tokenizer_of(opened: OpenedModel) -> Tokenizer:
+    if opened.tokenizer is None:
+        raise UsageError(
+            f"{opened.source} has no tokenizer beside it, so text cannot be turned into tokens",
+            remedy="train with `--tokenizer`, or call lowtide.model.generate.generate with token ids",
+        )
+    return opened.tokenizer
+
+
+def _encode(tokenizer: Tokenizer, prompt: str) -> list[int]:
+    ids = tokenizer.encode(prompt, special_in_text="token")
+    if not ids and tokenizer.end_of_text is not None:
+        return [tokenizer.end_of_text]
+    return ids

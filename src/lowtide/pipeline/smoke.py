@@ -1,0 +1,131 @@
+"""The smoke test: ten steps, an evaluation, a checkpoint and a sample, in a process of their own.
+
+It comes before the days begin. What it finds is measured; what it says of the whole run is computed from that.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import msgspec
+
+from lowtide.errors import DoesNotFitError, LowtideError, UsageError, VerificationError
+from lowtide.training.run_results import SmokeReport
+from lowtide.training.settings import RunSettings
+
+STEPS = 10
+_MOST_PARTS = 2
+_LAST_OF_STDERR = 4000
+_FIRST_LOSS_NATS = 0.6
+"""How far from ln(vocabulary) a model may begin: its first guesses are nearly even."""
+_PEAK_SHARE = 0.05
+_KINDS = {kind.exit_code: kind for kind in (UsageError, DoesNotFitError, VerificationError)}
+
+
+def smoke(
+    settings: RunSettings,
+    out: str | Path,
+    *,
+    predicted_gpu_bytes: int | None = None,
+    peak_flops: float | None = None,
+) -> SmokeReport:
+    """Try the planned settings beside `out`, where nothing is left behind; LowtideError if they cannot run."""
+    short = _shortened(settings)
+    found = _run_child(short, Path(out), peak_flops)
+    return _judge(settings, short, found, predicted_gpu_bytes)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChildReport:
+    """What the child process measured."""
+
+    micro_batch: int
+    losses: list[float]
+    seconds: list[float]
+    checkpoint_seconds: float
+    val_loss: float | None = None
+    sample: str | None = None
+    gpu_bytes: int | None = None
+    error: str | None = None
+    remedy: str | None = None
+    exit_code: int = 1
+
+
+def _shortened(settings: RunSettings) -> RunSettings:
+    """Ten steps of at most two parts each: the memory of the whole run, in its first minute."""
+    windows = settings.windows_per_step
+    parts = min(_MOST_PARTS, -(-windows // settings.micro_batch))
+    tokens = min(windows, parts * settings.micro_batch) * settings.shape.context
+    return replace(
+        settings,
+        steps=STEPS,
+        warmup_steps=2,
+        batch_tokens=tokens,
+        evaluate_every=STEPS,
+        evaluate_windows=2 * settings.micro_batch,
+        checkpoint_every=STEPS,
+        sample_every=STEPS,
+    )
+
+
+def _run_child(short: RunSettings, out: Path, peak_flops: float | None) -> ChildReport:
+    asked = {"settings": short.as_record(), "out": str(out.absolute()), "peak_flops": peak_flops}
+    command = [sys.executable, "-m", "lowtide.pipeline.smoke_child"]
+    done = subprocess.run(
+        command, input=json.dumps(asked), capture_output=True, text=True, check=False
+    )
+    lines = done.stdout.strip().splitlines()
+    if not lines:
+        said = done.stderr.strip()[-_LAST_OF_STDERR:] or "it said nothing"
+        raise LowtideError(
+            f"the smoke test ended with code {done.returncode}: {said}",
+            remedy="a process killed without a word (-9) ran out of memory: pass a smaller `--micro-batch`",
+        )
+    found = msgspec.convert(json.loads(lines[-1]), ChildReport)
+    if found.error is not None:
+        kind = _KINDS.get(found.exit_code, LowtideError)
+        raise kind(found.error, remedy=found.remedy or "see the log of the run")
+    return found
+
+
+def _judge(
+    settings: RunSettings, short: RunSettings, found: ChildReport, predicted: int | None
+) -> SmokeReport:
+    usual = sorted(found.seconds[2:])[len(found.seconds[2:]) // 2]  # the first steps compile
+    step_seconds = usual * settings.batch_tokens / short.batch_tokens
+    rate = settings.batch_tokens / step_seconds
+    return SmokeReport(
+        micro_batch=found.micro_batch,
+        first_loss=found.losses[0],
+        last_loss=found.losses[-1],
+        val_loss=found.val_loss,
+        sample=found.sample,
+        step_seconds=step_seconds,
+        tokens_per_second=rate,
+        hours=settings.steps * step_seconds / 3600,
+        checkpoint_seconds=found.checkpoint_seconds,
+        gpu_bytes=found.gpu_bytes,
+        predicted_gpu_bytes=predicted,
+        problems=tuple(_problems(settings, found, predicted)),
+    )
+
+
+def _problems(settings: RunSettings, found: ChildReport, predicted: int | None) -> list[str]:
+    problems = []
+    even = math.log(settings.shape.vocabulary_size)
+    first, last = found.losses[0], min(found.losses[-3:])
+    if not abs(first - even) < _FIRST_LOSS_NATS:
+        problems.append(f"the first loss is {first:.3f}, and even guesses would have {even:.3f}")
+    if not last < first:
+        problems.append(
+            f"the loss does not fall: {first:.3f} at first, {last:.3f} after {STEPS} steps"
+        )
+    if predicted and found.gpu_bytes and abs(found.gpu_bytes / predicted - 1) > _PEAK_SHARE:
+        share = found.gpu_bytes / predicted - 1
+        problems.append(f"the GPU's memory is {share:+.0%} of what was predicted")
+    return problems

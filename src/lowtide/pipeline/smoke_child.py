@@ -1,0 +1,86 @@
+"""The process of the smoke test: `python -m lowtide.pipeline.smoke_child`, settings on its standard input.
+
+What it measured goes to standard output as one line of JSON. A process of its own, because a run that dies, or
+a GPU whose memory is full, must not take the real run with it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from dataclasses import asdict
+from pathlib import Path
+
+from lowtide.errors import LowtideError
+from lowtide.events import Evaluated, Event, Note, Sampled, Saved, Stepped
+from lowtide.pipeline.smoke import ChildReport
+from lowtide.training.settings import settings_of
+
+
+class Collector:
+    """Keeps what a few steps say."""
+
+    def __init__(self) -> None:
+        self.steps: list[Stepped] = []
+        self.val_loss: float | None = None
+        self.sample: str | None = None
+        self.checkpoint_seconds = 0.0
+        self.notes: list[str] = []
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case Stepped():
+                self.steps.append(event)
+            case Evaluated():
+                self.val_loss = event.loss
+            case Sampled():
+                self.sample = event.text
+            case Saved():
+                self.checkpoint_seconds = event.seconds
+            case Note():
+                self.notes.append(event.text)
+            case _:
+                pass
+
+
+def run(asked: dict[str, object]) -> ChildReport:
+    """Ten steps in a folder beside the real one, which is gone afterwards."""
+    from lowtide.pipeline.train import train
+
+    record, out = asked["settings"], Path(str(asked["out"]))
+    assert isinstance(record, dict), "as `smoke` sends it"
+    settings, collector = settings_of(record), Collector()
+    place = next(path for path in (out, *out.parents) if path.exists())
+    with tempfile.TemporaryDirectory(prefix=".lowtide-smoke-", dir=place) as temporary:
+        result = train(Path(temporary) / "run", settings, listen=collector)
+    return ChildReport(
+        micro_batch=result.micro_batch,
+        losses=[one.loss for one in collector.steps],
+        seconds=[one.seconds for one in collector.steps],
+        checkpoint_seconds=collector.checkpoint_seconds,
+        val_loss=collector.val_loss,
+        sample=collector.sample,
+        gpu_bytes=collector.steps[-1].gpu_bytes,
+    )
+
+
+def main() -> None:
+    asked = json.loads(sys.stdin.read())
+    try:
+        found = run(asked)
+    except LowtideError as error:
+        found = ChildReport(
+            micro_batch=0,
+            losses=[],
+            seconds=[],
+            checkpoint_seconds=0.0,
+            error=error.problem,
+            remedy=error.remedy,
+            exit_code=error.exit_code,
+        )
+    sys.stdout.write(json.dumps(asdict(found)) + "\n")  # knows NaN, and a loss may be that
+
+
+if __name__ == "__main__":
+    main()

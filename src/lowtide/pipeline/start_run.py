@@ -1,0 +1,111 @@
+"""How a training run begins: tried out first where it will be long, then run, by one rank or several."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lowtide.errors import InterruptedRun, LowtideError, StoppedError
+from lowtide.events import Listener, Note, ignore
+from lowtide.memory.budget import choose_budget
+from lowtide.memory.limits import machine_limit
+from lowtide.pipeline.choose_run import ChosenRun
+from lowtide.pipeline.smoke import smoke
+from lowtide.pipeline.train import train
+from lowtide.pipeline.watch_run import ShouldStop
+from lowtide.training.checkpoint import find_checkpoints
+from lowtide.training.data_parallel import ranks_of
+from lowtide.training.run_results import SmokeReport, TrainedRun
+from lowtide.units import format_bytes, format_count, format_seconds
+
+_LONG_STEPS = 1000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StartedRun:
+    """What was tried, and what was run; nothing for the ranks that follow another."""
+
+    smoke: SmokeReport | None
+    run: TrainedRun | None
+
+
+def start_run(
+    chosen: ChosenRun,
+    out: str | Path,
+    *,
+    environment: Mapping[str, str],
+    memory: str | None,
+    only_smoke: bool,
+    without_smoke: bool,
+    restart: bool,
+    listen: Listener,
+    should_stop: ShouldStop,
+) -> StartedRun:
+    """Try, then train; a new run of a thousand steps or more is tried even when nobody asks."""
+    ranks = ranks_of(environment)
+    settings, report = chosen.settings, None
+    new_and_long = settings.steps >= _LONG_STEPS and (restart or not find_checkpoints(Path(out)))
+    if only_smoke or (new_and_long and not without_smoke and ranks.world_size == 1):
+        listen(Note(text="trying ten steps, an evaluation, a checkpoint and a sample"))
+        try:
+            report = smoke(settings, out, predicted_gpu_bytes=chosen.predicted_gpu_bytes)
+        finally:  # Ctrl-C reaches the child too, whose end would else look like a fault
+            _leave_if_asked(should_stop)
+        for line in smoke_lines(report, settings.micro_batch):
+            listen(Note(text=line))
+        if only_smoke:
+            return StartedRun(smoke=report, run=None)
+        _refuse_problems(report)
+        settings = replace(settings, micro_batch=report.micro_batch)
+    result = train(
+        out,
+        settings,
+        memory=choose_budget(memory, machine_limit(slurm=environment)),
+        restart=restart,
+        listen=listen if ranks.leads else ignore,
+        should_stop=should_stop,
+        ranks=ranks,
+        peak_flops=chosen.peak_flops,
+    )
+    return StartedRun(smoke=report, run=result if ranks.leads else None)
+
+
+def _leave_if_asked(should_stop: ShouldStop) -> None:
+    reason = should_stop()
+    if reason is not None:
+        kind = InterruptedRun if reason == "interrupted" else StoppedError
+        raise kind(
+            "stopped during the smoke test: no step of the run itself was done",
+            remedy="run the same command again to begin",
+        )
+
+
+def smoke_lines(report: SmokeReport, planned_micro_batch: int) -> list[str]:
+    """What a smoke test found, for people."""
+    speed = f"{format_count(round(report.tokens_per_second))} tokens/s"
+    lines = [
+        f"{1000 * report.step_seconds:,.0f} ms a step, {speed} (measured on some steps); the whole run "
+        f"takes {format_seconds(3600 * report.hours)} at that speed",
+        f"loss {report.first_loss:.3f} at first, {report.last_loss:.3f} after ten steps",
+    ]
+    if report.gpu_bytes is not None:
+        predicted = report.predicted_gpu_bytes
+        told = f" ({format_bytes(predicted)} predicted)" if predicted else ""
+        lines.append(f"peak of the GPU's memory {format_bytes(report.gpu_bytes)} (measured){told}")
+    if report.micro_batch != planned_micro_batch:
+        lines.append(
+            f"{planned_micro_batch} windows at a time did not fit: {report.micro_batch} do, and a step "
+            "takes more of them; its tokens are the same"
+        )
+    return lines + list(report.problems)
+
+
+def _refuse_problems(report: SmokeReport) -> None:
+    serious = [one for one in report.problems if "loss" in one]
+    if serious:
+        raise LowtideError(
+            f"the smoke test found a problem: {'; '.join(serious)}",
+            remedy="look at the data with `lowtide inspect`, lower the learning rate in the plan, or pass "
+            "`--no-smoke` to begin all the same",
+        )

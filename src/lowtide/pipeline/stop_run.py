@@ -1,0 +1,50 @@
+"""When a training run should leave: a signal, a `.stop` file, or memory that runs out."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from lowtide.events import Listener, Note
+from lowtide.memory.allocator import give_back
+from lowtide.memory.budget import Budget
+from lowtide.memory.pressure import Stage, judge, take_sample
+from lowtide.pipeline.folder import take_stop_file
+from lowtide.pipeline.watch_run import ShouldStop, StopReason
+
+_SAMPLE_SECONDS = 1.0
+
+
+class RunGuard:
+    """Asked after every step; looks at memory once a second."""
+
+    def __init__(
+        self, folder: Path, budget: Budget, should_stop: ShouldStop, listen: Listener
+    ) -> None:
+        self._folder = folder
+        self._budget = budget
+        self._should_stop = should_stop
+        self._listen = listen
+        self._sampled = time.monotonic()
+        self._stage = Stage.CALM
+
+    def look(self) -> tuple[StopReason, str] | None:
+        """None, or why the run should save and leave."""
+        reason = self._should_stop()
+        if reason is not None:
+            return reason, "interrupted" if reason == "interrupted" else "asked to end"
+        if take_stop_file(self._folder):
+            return "terminated", "a .stop file was found"
+        if time.monotonic() - self._sampled < _SAMPLE_SECONDS:
+            return None
+        self._sampled = time.monotonic()
+        return self._judge_memory()
+
+    def _judge_memory(self) -> tuple[StopReason, str] | None:
+        stage, why = judge(take_sample(), self._budget)
+        if stage > self._stage and stage is not Stage.STOP:
+            self._listen(Note(text=why, level="warning"))
+        self._stage = stage
+        if stage is Stage.GIVE_BACK:
+            give_back()
+        return ("terminated", why) if stage is Stage.STOP else None

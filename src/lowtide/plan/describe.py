@@ -1,0 +1,138 @@
+"""A plan as text: the data, the machine, a table of models, the memory of the chosen one, and what to do."""
+
+from __future__ import annotations
+
+from lowtide.plan.advise import CHINCHILLA
+from lowtide.plan.make_plan import ModelPlan, Plan, checkpoint_bytes
+from lowtide.units import format_bytes, format_count
+
+_HEADS = ("model", "parameters", "tokens/param", "fast", "lean", "leanest", "recipe", "peak",
+          "steps × tokens", "hours")  # fmt: skip
+_NAMES = {
+    "copies": "bfloat16 copies",
+    "workspace": "cuBLAS workspace",
+}
+
+
+def describe_plan(plan: Plan) -> str:
+    """The whole plan, for a terminal of 112 columns."""
+    chosen = plan.chosen
+    lines = [*_facts(plan), "", *_table(plan), ""]
+    lines += _rows(
+        [
+            ("choice", f"{chosen.name}: {plan.reason}"),
+            *_choice_rows(plan),
+            ("memory", f"{_peak_words(plan)}"),
+            *[(f"  {name}", size) for name, size in _memory_rows(plan)],
+        ]
+    )
+    return "\n".join(lines)
+
+
+def _facts(plan: Plan) -> list[str]:
+    data, machine = plan.data, plan.machine
+    vocabulary = f"a vocabulary of {data.vocabulary_size:,}"
+    if not data.vocabulary_known:
+        vocabulary += " (assumed: nothing names the tokenizer, `--tokenizer` does)"
+    speed = "speed not known" if machine.peak_flops is None else _peak_speed(plan)
+    held = f", {data.val_fraction:.1%} of it held out" if data.val_fraction else ""
+    return _rows(
+        [
+            ("data", f"{data.path}: {format_count(data.train_tokens)} tokens to train on{held}, {vocabulary}"),
+            ("machine", f"{machine.name} ({machine.found}), {format_bytes(machine.total_bytes)}, {speed}"),
+        ]
+    )  # fmt: skip
+
+
+def _peak_speed(plan: Plan) -> str:
+    machine = plan.machine
+    kind = "bfloat16" if machine.bfloat16 else "float32"
+    return f"{(machine.peak_flops or 0) / 1e12:,.1f} TFLOP/s in {kind} ({machine.peak_source})"
+
+
+def _table(plan: Plan) -> list[str]:
+    rows = [_HEADS, *(_cells(one) for one in plan.models)]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(_HEADS))]
+    lines = []
+    for row in rows:
+        cells = [f"{cell:<{width}}" if at in (0, 6) else f"{cell:>{width}}"
+                 for at, (cell, width) in enumerate(zip(row, widths, strict=True))]  # fmt: skip
+        lines.append("  ".join(cells).rstrip())
+    note = (
+        "fast, lean, leanest: the most windows that fit at a time (predicted). "
+        f"tokens/param: an epoch; Chinchilla {CHINCHILLA}."
+    )
+    return [*lines, note]
+
+
+def _cells(one: ModelPlan) -> tuple[str, ...]:
+    most = [
+        str(recipe.largest_micro_batch) if recipe.largest_micro_batch else "-"
+        for recipe in one.recipes
+    ]
+    fed = f"{one.tokens_per_parameter:,.1f}"
+    start = (one.name, format_count(one.shape.parameter_count), fed, *most)
+    if one.fit is None:
+        return (*start, "does not fit", "-", "-", "-")
+    hours = "-" if one.hours is None else _hours(one.hours)
+    batch = format_count(int(one.batch_tokens.value))
+    peak = format_bytes(one.fit.needs.total)
+    return (*start, one.fit.recipe, peak, f"{one.steps:,} × {batch}", hours)
+
+
+def _choice_rows(plan: Plan) -> list[tuple[str, str]]:
+    chosen = plan.chosen
+    assert chosen.fit is not None
+    fit, settings = chosen.fit, plan.settings
+    each = f"{format_count(settings.batch_tokens)} tokens"
+    parts = f"{fit.micro_batch} × {chosen.shape.context} tokens at a time, {fit.parts} times ({fit.recipe})"
+    tokens = format_count(settings.steps * settings.batch_tokens)
+    rows = [
+        ("a step", f"{each}: {parts}; {chosen.batch_tokens.reason}"),
+        ("the run", f"{settings.steps:,} steps, {tokens} tokens: {chosen.run_tokens.reason}"),
+        ("epoch", f"{chosen.epoch_steps:,} steps; Chinchilla {CHINCHILLA} ×: {chosen.chinchilla_steps:,}"),
+        ("rate", f"{settings.learning_rate:g} after {settings.warmup_steps:,} steps, down to "
+         f"{settings.final_learning_rate:g}"),
+    ]  # fmt: skip
+    if chosen.hours is not None and chosen.speed is not None:
+        rate = format_count(round(chosen.speed.tokens_per_second))
+        rows.append(
+            ("time", f"{_hours(chosen.hours)} hours at {rate} tokens/s ({chosen.speed.basis})")
+        )
+    else:
+        rows.append(("time", "not known: name the card with `--gpu`"))
+    rows.append(("disk", f"{format_bytes(checkpoint_bytes(chosen))} a checkpoint"))
+    return rows
+
+
+def _peak_words(plan: Plan) -> str:
+    fit = plan.chosen.fit
+    assert fit is not None
+    moment = {
+        "head": "while logits are made",
+        "last": "as the way back begins",
+        "first": "as the way back ends",
+        "embedding": "when the embedding's gradient is added",
+        "evaluation": "in evaluation",
+    }[fit.needs.moment]
+    return f"{format_bytes(fit.needs.total)} at the peak, {moment} (predicted)"
+
+
+def _memory_rows(plan: Plan) -> list[tuple[str, str]]:
+    fit, machine = plan.chosen.fit, plan.machine
+    assert fit is not None
+    rows = [(_NAMES.get(name, name), size) for name, size in fit.needs.parts() if size]
+    rows.append(
+        ("CUDA and others" if machine.device == "cuda" else "libraries", machine.taken_bytes)
+    )
+    rows.append(("slack, 5 %", machine.slack_bytes))
+    rows.append(("left", machine.budget_bytes - fit.needs.total))
+    return [(name, f"{format_bytes(size):>10}") for name, size in rows]
+
+
+def _hours(hours: float) -> str:
+    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.1f}" if hours >= 0.1 else "<0.1"
+
+
+def _rows(rows: list[tuple[str, str]]) -> list[str]:
+    return [f"{name:<18} {value}" for name, value in rows]

@@ -1,0 +1,96 @@
+"""What fits: the largest micro-batch for each recipe, and the recipe to take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowtide.model.needs import MemoryNeeds, Recipe, StepKind, peak_of_run
+from lowtide.model.shape import ModelShape
+from lowtide.plan.machine import Machine
+
+RECIPES: tuple[Recipe, ...] = ("fast", "lean", "leanest")
+_FEWEST_TOKENS = 4096
+"""Fewer at a time leave a GPU idle between kernels: then a leaner recipe with more of them is faster."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeFit:
+    """One recipe on one machine."""
+
+    recipe: Recipe
+    largest_micro_batch: int
+    """Windows at a time; 0 where not even one fits."""
+    kind: StepKind
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fit:
+    """The recipe that was chosen, how a step is cut, and what it needs."""
+
+    recipe: Recipe
+    micro_batch: int
+    parts: int
+    kind: StepKind
+    needs: MemoryNeeds
+
+
+def step_kind(machine: Machine, recipe: Recipe, *, accumulating: bool = True) -> StepKind:
+    """How a step runs there: compiled and in bfloat16 on a GPU that has it."""
+    return StepKind(
+        recipe=recipe,
+        compiled=machine.device == "cuda",
+        precision="bfloat16" if machine.bfloat16 else "float32",
+        accumulating=accumulating,
+        device=machine.device,
+    )
+
+
+def fit_recipes(shape: ModelShape, machine: Machine, *, windows_per_step: int) -> list[RecipeFit]:
+    """Every recipe with its largest micro-batch, which is never more than a whole step."""
+    found = []
+    for recipe in RECIPES:
+        kind = step_kind(machine, recipe)
+        largest = largest_micro_batch(shape, kind, machine.budget_bytes, most=windows_per_step)
+        found.append(RecipeFit(recipe=recipe, largest_micro_batch=largest, kind=kind))
+    return found
+
+
+def largest_micro_batch(shape: ModelShape, kind: StepKind, budget_bytes: int, *, most: int) -> int:
+    """The most windows at a time whose peak is within the budget, by halving; 0 where one is too many."""
+    fits, too_many = 0, most + 1
+    while too_many - fits > 1:
+        middle = (fits + too_many) // 2
+        if peak_of_run(shape, middle, kind).total <= budget_bytes:
+            fits = middle
+        else:
+            too_many = middle
+    return fits
+
+
+def choose_fit(shape: ModelShape, recipes: list[RecipeFit], *, windows_per_step: int) -> Fit | None:
+    """The first recipe that keeps the card busy, else the one that holds most; None where nothing fits."""
+    able = [one for one in recipes if one.largest_micro_batch]
+    if not able:
+        return None
+    busy = [one for one in able if one.largest_micro_batch * shape.context >= _FEWEST_TOKENS]
+    whole = [one for one in able if one.largest_micro_batch >= windows_per_step]
+    first_best = max(able, key=lambda one: one.largest_micro_batch)
+    chosen = (busy or whole or [first_best])[0]
+    parts = -(-windows_per_step // chosen.largest_micro_batch)
+    while windows_per_step % parts:  # equal parts: a short last one would waste a pass
+        parts += 1
+    micro_batch = windows_per_step // parts
+    kind = StepKind(
+        recipe=chosen.kind.recipe,
+        compiled=chosen.kind.compiled,
+        precision=chosen.kind.precision,
+        accumulating=parts > 1,
+        device=chosen.kind.device,
+    )
+    return Fit(
+        recipe=chosen.recipe,
+        micro_batch=micro_batch,
+        parts=parts,
+        kind=kind,
+        needs=peak_of_run(shape, micro_batch, kind),
+    )

@@ -1,0 +1,300 @@
+"""From data and a machine to a plan: every model with what it needs, and the one to take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowtide.errors import DoesNotFitError, UsageError
+from lowtide.model.needs import bytes_of_checkpoint, peak_of_run
+from lowtide.model.shape import SHAPES, ModelShape, find_shape
+from lowtide.plan.advise import (
+    CHINCHILLA,
+    MOST_EPOCHS,
+    Choice,
+    choose_batch_tokens,
+    choose_final_rate,
+    choose_learning_rate,
+    choose_run_tokens,
+    choose_warmup,
+)
+from lowtide.plan.fit import Fit, RecipeFit, choose_fit, fit_recipes, step_kind
+from lowtide.plan.machine import Machine
+from lowtide.plan.speed import Speed, predict_speed
+from lowtide.training.settings import RunSettings
+from lowtide.units import format_bytes, format_count
+
+REASONABLE_HOURS = 7 * 24
+"""Without `--hours`, a model that takes longer than a week is not recommended."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanData:
+    """The data, as far as a plan is concerned."""
+
+    path: str
+    train_tokens: int
+    vocabulary_size: int
+    vocabulary_known: bool
+    tokenizer: str | None
+    """As it was named, for files that do not name theirs."""
+    val_fraction: float | None
+    """Share to hold out, where there is no val."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wishes:
+    """What was asked for; None leaves it to the plan."""
+
+    model: str | None = None
+    context: int | None = None
+    hours: float | None = None
+    tokens: int | None = None
+    batch_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelPlan:
+    """One model on the machine."""
+
+    name: str
+    shape: ModelShape
+    recipes: tuple[RecipeFit, ...]
+    fit: Fit | None
+    """None where it does not fit."""
+    speed: Speed | None
+    run_tokens: Choice
+    batch_tokens: Choice
+    train_tokens: int
+
+    @property
+    def steps(self) -> int:
+        """Of the run."""
+        return max(1, round(self.run_tokens.value / self.batch_tokens.value))
+
+    @property
+    def epoch_steps(self) -> int:
+        """To see every token once."""
+        return max(1, -(-self.train_tokens // int(self.batch_tokens.value)))
+
+    @property
+    def chinchilla_steps(self) -> int:
+        """To see twenty tokens for each parameter."""
+        return -(-CHINCHILLA * self.shape.parameter_count // int(self.batch_tokens.value))
+
+    @property
+    def hours(self) -> float | None:
+        """Of the run; None where the speed is not known."""
+        if self.speed is None:
+            return None
+        return self.steps * self.batch_tokens.value / self.speed.tokens_per_second / 3600
+
+    @property
+    def tokens_per_parameter(self) -> float:
+        """What the data has, seen once."""
+        return self.train_tokens / self.shape.parameter_count
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether the data, seen a few times, has twenty tokens for each parameter."""
+        return MOST_EPOCHS * self.tokens_per_parameter >= CHINCHILLA
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Every model that was looked at, the one to take, and why; as text, tables and sentences."""
+
+    data: PlanData
+    machine: Machine
+    models: tuple[ModelPlan, ...]
+    chosen: ModelPlan
+    reason: str
+    settings: RunSettings
+
+    def __str__(self) -> str:
+        from lowtide.plan.describe import describe_plan
+
+        return describe_plan(self)
+
+
+def make_plan(data: PlanData, machine: Machine, wishes: Wishes) -> Plan:
+    """A plan for the data on the machine; DoesNotFitError where no model that was asked for fits."""
+    _check(wishes, machine)
+    shapes = {wishes.model: find_shape(wishes.model)} if wishes.model else SHAPES
+    context = wishes.context
+    if data.train_tokens <= (context or 1024):
+        raise UsageError(
+            f"{data.path} has {format_count(data.train_tokens)} tokens to train on, too few for windows of "
+            f"{context or 1024}",
+            remedy="pass a smaller `--context`, or tokenize more text",
+        )
+    models = tuple(
+        plan_model(
+            name,
+            shape.with_data(vocabulary_size=data.vocabulary_size, context=context),
+            data,
+            machine,
+            wishes,
+        )
+        for name, shape in shapes.items()
+    )
+    fitting = [one for one in models if one.fit]
+    if not fitting:
+        raise _does_not_fit(models, data, machine, wishes)
+    chosen, reason = _recommend(fitting, wishes)
+    settings = make_settings(chosen, data, machine)
+    return Plan(
+        data=data, machine=machine, models=models, chosen=chosen, reason=reason, settings=settings
+    )
+
+
+def plan_model(
+    name: str, shape: ModelShape, data: PlanData, machine: Machine, wishes: Wishes
+) -> ModelPlan:
+    """One model's figures. What the hours allow depends on the recipe, and that on the batch: twice around."""
+    fit, speed, affordable = None, None, None
+    for _ in range(2):
+        run = choose_run_tokens(
+            shape, data.train_tokens, wanted=wishes.tokens, affordable=affordable
+        )
+        batch = choose_batch_tokens(shape, int(run.value), wanted=wishes.batch_tokens)
+        windows = int(batch.value) // shape.context
+        recipes = fit_recipes(shape, machine, windows_per_step=windows)
+        fit = choose_fit(shape, recipes, windows_per_step=windows)
+        speed = predict_speed(shape, machine, fit.recipe if fit else "fast")
+        if wishes.hours is None or wishes.tokens is not None or speed is None:
+            break
+        affordable = int(wishes.hours * 3600 * speed.tokens_per_second)
+    return ModelPlan(
+        name=name,
+        shape=shape,
+        recipes=tuple(recipes),
+        fit=fit,
+        speed=speed,
+        run_tokens=run,
+        batch_tokens=batch,
+        train_tokens=data.train_tokens,
+    )
+
+
+def make_settings(chosen: ModelPlan, data: PlanData, machine: Machine) -> RunSettings:
+    """What `train` would be told."""
+    assert chosen.fit is not None
+    rate = choose_learning_rate(chosen.shape).value
+    batch_tokens = int(chosen.batch_tokens.value)
+    return RunSettings(
+        model=chosen.name,
+        shape=chosen.shape,
+        data=data.path,
+        val_fraction=data.val_fraction,
+        tokenizer=data.tokenizer,
+        batch_tokens=batch_tokens,
+        micro_batch=chosen.fit.micro_batch,
+        steps=chosen.steps,
+        learning_rate=rate,
+        final_learning_rate=choose_final_rate(rate).value,
+        warmup_steps=int(choose_warmup(chosen.steps, batch_tokens).value),
+        recipe=chosen.fit.recipe,
+        compiled=chosen.fit.kind.compiled,
+        precision=chosen.fit.kind.precision,
+        device=machine.device,
+    )
+
+
+def checkpoint_bytes(chosen: ModelPlan) -> int:
+    """Of one checkpoint on disk."""
+    assert chosen.fit is not None
+    return bytes_of_checkpoint(chosen.shape, chosen.fit.kind)
+
+
+def _check(wishes: Wishes, machine: Machine) -> None:
+    for flag, value in (
+        ("--context", wishes.context),
+        ("--hours", wishes.hours),
+        ("--tokens", wishes.tokens),
+        ("--batch-tokens", wishes.batch_tokens),
+    ):
+        if value is not None and not 0 < value < 1e18:
+            raise UsageError(
+                f"`{flag} {value}` cannot be", remedy=f"pass a number above 0 as {flag}"
+            )
+    if wishes.hours is not None and machine.peak_flops is None:
+        raise UsageError(
+            f"how fast {machine.name} is, is not known, so hours cannot be counted",
+            remedy="name the card besides: `--gpu 'RTX 4070'`",
+        )
+
+
+def _recommend(fitting: list[ModelPlan], wishes: Wishes) -> tuple[ModelPlan, str]:
+    """The largest that fits, is fed and done in time, and the reason."""
+    if wishes.model:
+        return fitting[0], "the model that was asked for"
+    largest = fitting[-1]
+    fed = [one for one in fitting if one.is_fed]
+    done = [one for one in fed if _is_in_time(one, wishes)]
+    if not done:
+        smallest = fitting[0]
+        if not fed:
+            return (
+                smallest,
+                "the smallest: the data is too little even for it, and a larger one would learn it by heart",
+            )
+        return smallest, "the smallest: every larger one takes too long"
+    chosen = done[-1]
+    held_back = "the largest there is"
+    if chosen is not largest:
+        larger = fitting[fitting.index(chosen) + 1]
+        held_back = _why_not(larger, wishes)
+    elif len(fitting) < len(SHAPES):
+        held_back = "every larger one does not fit in memory"
+    return chosen, f"the largest that fits, has tokens enough and is done in time; {held_back}"
+
+
+def _is_in_time(one: ModelPlan, wishes: Wishes) -> bool:
+    if one.speed is None:
+        return True
+    limit = REASONABLE_HOURS if wishes.hours is None else wishes.hours
+    if wishes.tokens is not None:
+        return (one.hours or 0.0) <= limit
+    needed = CHINCHILLA * one.shape.parameter_count / one.speed.tokens_per_second / 3600
+    return needed <= limit
+
+
+def _why_not(larger: ModelPlan, wishes: Wishes) -> str:
+    if not larger.is_fed:
+        return (
+            f"{larger.name} would have {MOST_EPOCHS * larger.tokens_per_parameter:.1f} tokens a parameter "
+            f"in {MOST_EPOCHS} epochs, and wants {CHINCHILLA}"
+        )
+    assert larger.speed is not None
+    tokens = wishes.tokens or CHINCHILLA * larger.shape.parameter_count
+    hours = tokens / larger.speed.tokens_per_second / 3600
+    within = f"{wishes.hours:,.0f}" if wishes.hours is not None else f"a week's {REASONABLE_HOURS}"
+    return f"{larger.name} would take {hours:,.0f} hours, more than {within}"
+
+
+def _does_not_fit(
+    models: tuple[ModelPlan, ...], data: PlanData, machine: Machine, wishes: Wishes
+) -> DoesNotFitError:
+    one = models[0]
+    needs = peak_of_run(one.shape, 1, step_kind(machine, "leanest"))
+    problem = (
+        f"{one.name} needs {format_bytes(needs.total)} for one window of {one.shape.context} tokens with the "
+        f"leanest recipe, and {machine.name} has {format_bytes(machine.budget_bytes)} for it"
+    )
+    return DoesNotFitError(problem, remedy=_what_fits(one, data, machine, wishes))
+
+
+def _what_fits(one: ModelPlan, data: PlanData, machine: Machine, wishes: Wishes) -> str:
+    """A flag that works: a smaller model at the same context, or any at a smaller context."""
+    asked = one.shape.context
+    for context in dict.fromkeys((asked, *(size for size in (512, 256, 128, 64) if size < asked))):
+        for name, shape in reversed(SHAPES.items()):
+            smaller = shape.with_data(vocabulary_size=data.vocabulary_size, context=context)
+            if smaller.parameter_count > one.shape.parameter_count and wishes.model:
+                continue
+            if plan_model(name, smaller, data, machine, wishes).fit:
+                flags = f"--model {name}" + (f" --context {context}" if context != asked else "")
+                return f"pass `{flags}`, the largest that fits; or plan for a card with more memory"
+    return (
+        "plan for a card with more memory, such as `--gpu 'RTX 4070'`, or use a smaller vocabulary"
+    )

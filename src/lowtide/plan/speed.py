@@ -1,0 +1,44 @@
+"""How long a run takes, and where that figure comes from."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowtide.model.needs import Recipe
+from lowtide.model.shape import SHAPES, ModelShape
+from lowtide.plan.machine import Machine
+from lowtide.units import format_count
+
+UTILISATION = 0.35
+"""Share of a card's peak that training reaches. Assumed: 30 to 50 % are usual for models of this kind."""
+_AGAIN = 4 / 3
+"""Running the forward pass a second time is a third more arithmetic."""
+_MEASURED = {("H200", "gpt2"): 562_000}
+"""Tokens a second at a context of 1,024 with the recipe fast: `bench/training.py`."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speed:
+    """Tokens a second, and how they are known."""
+
+    tokens_per_second: float
+    basis: str
+
+
+def predict_speed(shape: ModelShape, machine: Machine, recipe: Recipe) -> Speed | None:
+    """None where nobody said how fast the card is."""
+    again = 1.0 if recipe == "fast" else _AGAIN
+    for (card, model), measured in _MEASURED.items():
+        if machine.name == card and shape == SHAPES[model]:
+            basis = f"measured on such a card, {format_count(measured)} tokens/s"
+            if again > 1:
+                basis += ", a third slower for running blocks again (assumed)"
+            return Speed(tokens_per_second=measured / again, basis=basis)
+    if machine.peak_flops is None:
+        return None
+    rate = machine.peak_flops * UTILISATION / (shape.flops_per_token * again)
+    peak = f"{machine.peak_flops / 1e12:,.1f} TFLOP/s"
+    return Speed(
+        tokens_per_second=rate,
+        basis=f"assumed: {UTILISATION:.0%} of {peak} ({machine.peak_source})",
+    )

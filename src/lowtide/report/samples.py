@@ -1,0 +1,28 @@
+"""Samples of a model: for people the prompt and what follows, as it comes; with `--json` one object."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+
+import click
+
+from lowtide.report.results import SCHEMA_VERSION
+
+_BETWEEN = "\n---\n"
+
+
+def show_samples(prompt: str, streams: Iterable[Iterable[str]], *, as_json: bool) -> None:
+    """Every sample to stdout."""
+    if as_json:
+        texts = ["".join(stream) for stream in streams]
+        click.echo(
+            json.dumps({"schema_version": SCHEMA_VERSION, "prompt": prompt, "samples": texts})
+        )
+        return
+    for number, stream in enumerate(streams):
+        click.echo(_BETWEEN if number else "", nl=False)
+        click.echo(prompt, nl=False)
+        for piece in stream:
+            click.echo(piece, nl=False)  # flushes: a person reads along
+    click.echo()

@@ -1,0 +1,88 @@
+"""A model and its optimizer, ready to train on this machine."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from lowtide.errors import UsageError
+from lowtide.model.gpt import EVERY_KERNEL, GPT, compile_model, initialise
+from lowtide.training.data_parallel import Ranks
+from lowtide.training.settings import RunSettings
+
+_TRIED = (
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+)
+_TRIALS, _WINDOWS = 5, 16
+
+
+def device_of(settings: RunSettings, ranks: Ranks) -> torch.device:
+    """The device of this rank; UsageError where a GPU was planned and none is there."""
+    if settings.device == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise UsageError(
+            "the run is planned for a GPU, and torch finds none",
+            remedy="pass `--device cpu` (for small models), or install a torch that fits your GPU's driver",
+        )
+    if ranks.local_rank >= torch.cuda.device_count():
+        raise UsageError(
+            f"rank {ranks.local_rank} has no GPU: there are {torch.cuda.device_count()}",
+            remedy=f"start `torchrun --nproc-per-node={torch.cuda.device_count()}`",
+        )
+    torch.cuda.set_device(ranks.local_rank)
+    return torch.device("cuda", ranks.local_rank)
+
+
+def build_model(settings: RunSettings, device: torch.device) -> GPT:
+    """Weights as they are at the start of a run, compiled where that is wanted."""
+    model = GPT(settings.shape, recompute=settings.recipe != "fast")
+    initialise(model, settings.seed)
+    model.to(device)
+    if device.type == "cuda":
+        torch.set_float32_matmul_precision("high")
+        kernels = [fastest_attention(settings, device), SDPBackend.MATH]
+        for block in model.blocks:
+            block.attention.kernels = kernels  # type: ignore[union-attr]
+    if settings.compiled:
+        compile_model(model)
+    return model
+
+
+def fastest_attention(settings: RunSettings, device: torch.device) -> SDPBackend:
+    """Measured here, forward and backward: which one it is depends on card, driver and shape."""
+    times = {kernel: _time_attention(kernel, settings, device) for kernel in _TRIED}
+    usable = {kernel: seconds for kernel, seconds in times.items() if seconds is not None}
+    if not usable:
+        return EVERY_KERNEL[-1]
+    return min(usable, key=lambda kernel: usable[kernel])
+
+
+def _time_attention(
+    kernel: SDPBackend, settings: RunSettings, device: torch.device
+) -> float | None:
+    """Seconds of a few passes, with tensors that lie as the model's do; None where it cannot run."""
+    shape = settings.shape
+    size = (min(settings.micro_batch, _WINDOWS), shape.context, shape.heads, shape.head_width)
+    kind = torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
+    q, k, v, gradient = (
+        torch.randn(size, device=device, dtype=kind).transpose(1, 2).requires_grad_()
+        for _ in range(4)
+    )
+    try:
+        with sdpa_kernel([kernel]):
+            for trial in range(2 * _TRIALS):
+                if trial == _TRIALS:  # the first ones load and plan
+                    torch.cuda.synchronize(device)
+                    started = time.perf_counter()
+                mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+                torch.autograd.grad(mixed, (q, k, v), gradient.detach())
+    except RuntimeError:  # torch's word for "not for this card, type or shape"
+        return None
+    torch.cuda.synchronize(device)
+    return time.perf_counter() - started

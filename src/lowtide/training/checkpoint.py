@@ -1,0 +1,213 @@
+"""Checkpoints: a folder that is absent or whole, holds no code, and costs the memory of one tensor.
+
+    checkpoints/.step-00001000.4711.tmp/  →  model, optimizer, state (with digests of both)  →  rename
+
+Kept are the last two and the one with the best evaluation.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from lowtide.errors import UsageError, VerificationError
+from lowtide.model.gpt import GPT
+from lowtide.model.shape import ModelShape
+from lowtide.storage.fingerprint import digest_file
+from lowtide.storage.publish import publish, storage_errors, sync_folder
+from lowtide.storage.sealed_json import JsonObject, read_sealed, write_sealed
+from lowtide.training.optimizer import make_empty_state, state_tensors
+from lowtide.training.run_folder import CHECKPOINTS, RunRecord, read_run_record
+from lowtide.training.tensor_file import read_tensors, write_tensors
+
+MODEL_NAME, OPTIMIZER_NAME, STATE_NAME = "model.safetensors", "optimizer.safetensors", "state.json"
+_KEPT = 2
+_NOBODY = 0
+"""Stands where the number of a process would: what is being removed is written by none."""
+_STEP = re.compile(r"step-(\d{8,})\Z")
+_PARTIAL = re.compile(r"\.step-\d+\.\d+\.tmp\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunState:
+    """Where a run stands, but for its tensors."""
+
+    step: int
+    """Steps done."""
+    loader: JsonObject
+    best_loss: float | None = None
+    best_step: int | None = None
+    loss_watch: JsonObject = field(default_factory=dict)
+    skipped_steps: int = 0
+
+
+def read_run(run: Path) -> RunRecord:
+    """What a run was started with."""
+    return read_run_record(run)
+
+
+def find_checkpoints(run: Path) -> list[Path]:
+    """Whole ones, oldest first."""
+    folder = run / CHECKPOINTS
+    with storage_errors(folder, doing="read"):
+        names = list(folder.iterdir()) if folder.is_dir() else []
+    found = [entry for entry in names if _STEP.match(entry.name) and entry.is_dir()]
+    return sorted(found, key=step_of)
+
+
+def step_of(checkpoint: Path) -> int:
+    """`step_of(Path("RUN/checkpoints/step-00001000"))` is 1000."""
+    match = _STEP.match(checkpoint.name)
+    if match is None:
+        raise UsageError(
+            f"{checkpoint} is no checkpoint", remedy="name a folder such as `step-00001000`"
+        )
+    return int(match.group(1))
+
+
+def write_checkpoint(
+    run: Path, model: GPT, optimizer: torch.optim.Optimizer, state: RunState
+) -> Path:
+    """Publish the state as a checkpoint of its own; older ones stand until it does."""
+    folder = run / CHECKPOINTS
+    final = folder / f"step-{state.step:08d}"
+    partial = folder / f".{final.name}.{os.getpid()}.tmp"
+    with storage_errors(partial):
+        folder.mkdir(parents=True, exist_ok=True)
+        _remove(partial)
+        partial.mkdir()
+    try:
+        _write_parts(partial, model, optimizer, state)
+        with storage_errors(final):
+            _retire(final)  # of the same step, where that is done again
+        publish(partial, final)
+    except BaseException:
+        with suppress(OSError):
+            _remove(partial)
+        raise
+    return final
+
+
+def remove_partial(run: Path) -> None:
+    """Clear away what a killed run was writing or removing."""
+    folder = run / CHECKPOINTS
+    with storage_errors(folder):
+        for entry in list(folder.iterdir()) if folder.is_dir() else []:
+            if _PARTIAL.match(entry.name):
+                _remove(entry)
+
+
+def prune(run: Path, best_step: int | None) -> None:
+    """Remove all but the last two and the best."""
+    found = find_checkpoints(run)
+    for checkpoint in found[:-_KEPT]:
+        if step_of(checkpoint) != best_step:
+            with storage_errors(checkpoint):
+                _retire(checkpoint)
+
+
+def load_model(checkpoint: Path, model: GPT) -> None:
+    """The weights, straight into the model's own memory; VerificationError for a damaged file."""
+    _check_digests(checkpoint, (MODEL_NAME,))
+    read_tensors(checkpoint / MODEL_NAME, _model_tensors(model))
+
+
+def load_checkpoint(checkpoint: Path, model: GPT, optimizer: torch.optim.Optimizer) -> RunState:
+    """Weights, optimizer and where the run stood."""
+    load_model(checkpoint, model)
+    _check_digests(checkpoint, (OPTIMIZER_NAME,))
+    make_empty_state(model, optimizer)
+    read_tensors(checkpoint / OPTIMIZER_NAME, state_tensors(model, optimizer))
+    payload = read_sealed(checkpoint / STATE_NAME)
+    _restore_random(payload)
+    return _state_of(payload)
+
+
+def checkpoint_bytes(shape: ModelShape) -> int:
+    """Size on disk, before anything is built: weights and two moments in float32, and a little."""
+    return 12 * shape.stored_parameter_count + (1 << 20)
+
+
+def _write_parts(
+    folder: Path, model: GPT, optimizer: torch.optim.Optimizer, state: RunState
+) -> None:
+    digests: JsonObject = {
+        MODEL_NAME: write_tensors(folder / MODEL_NAME, _model_tensors(model)),
+        OPTIMIZER_NAME: write_tensors(folder / OPTIMIZER_NAME, state_tensors(model, optimizer)),
+    }
+    write_sealed(
+        folder / STATE_NAME,
+        {
+            "step": state.step,
+            "loader": state.loader,
+            "best_loss": state.best_loss,
+            "best_step": state.best_step,
+            "loss_watch": state.loss_watch,
+            "skipped_steps": state.skipped_steps,
+            "random": torch.get_rng_state().numpy().tobytes().hex(),
+            "digests": digests,
+        },
+    )
+    sync_folder(folder)
+
+
+def _state_of(payload: JsonObject) -> RunState:
+    known = {name: payload.get(name) for name in RunState.__dataclass_fields__}
+    return RunState(**known)  # type: ignore[arg-type]
+
+
+def _restore_random(payload: JsonObject) -> None:
+    stored = payload.get("random")
+    if isinstance(stored, str):
+        numbers = torch.frombuffer(bytearray(bytes.fromhex(stored)), dtype=torch.uint8)
+        torch.set_rng_state(numbers)
+
+
+def _check_digests(checkpoint: Path, names: tuple[str, ...]) -> None:
+    try:
+        digests = read_sealed(checkpoint / STATE_NAME).get("digests")
+    except VerificationError as cause:
+        raise VerificationError(cause.problem, remedy=_go_on_from(checkpoint)) from cause
+    for name in names:
+        path = checkpoint / name
+        wanted = digests.get(name) if isinstance(digests, dict) else None
+        with storage_errors(path, doing="read"):
+            size = path.stat().st_size if path.exists() else 0
+        if not size or digest_file(path, 0, size) != wanted:
+            raise VerificationError(
+                f"{path} is not what was written: it is cut, damaged or gone",
+                remedy=_go_on_from(checkpoint),
+            )
+
+
+def _go_on_from(checkpoint: Path) -> str:
+    found = find_checkpoints(checkpoint.parent.parent)
+    earlier = [one for one in found if step_of(one) < step_of(checkpoint)]
+    if not earlier:
+        return f"remove {checkpoint} to begin again"
+    return f"remove {checkpoint} to go on from {earlier[-1].name}"
+
+
+def _model_tensors(model: GPT) -> Iterator[tuple[str, Tensor]]:
+    return ((name, parameter) for name, parameter in model.named_parameters())
+
+
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
+
+
+def _retire(checkpoint: Path) -> None:
+    """Gone at once for all who look: half of one must not bear its name when this is killed."""
+    if checkpoint.exists():
+        gone = checkpoint.with_name(f".{checkpoint.name}.{_NOBODY}.tmp")
+        _remove(gone)
+        _remove(checkpoint.rename(gone))

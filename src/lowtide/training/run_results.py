@@ -1,0 +1,45 @@
+"""What a run, or a try of one, came to: values for whoever asked. No model in them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from lowtide.training.checkpoint import RunState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainedRun:
+    """What a run came to."""
+
+    folder: Path
+    state: RunState
+    seconds: float
+    """Of this call."""
+    micro_batch: int
+    """Windows at a time in the end; smaller than planned where memory ran out."""
+    already_done: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SmokeReport:
+    """What a few steps showed."""
+
+    micro_batch: int
+    """Windows at a time that fitted; smaller than planned where memory ran out."""
+    first_loss: float
+    last_loss: float
+    val_loss: float | None
+    sample: str | None
+    step_seconds: float
+    """Of a whole step as planned, from the median of the measured parts."""
+    tokens_per_second: float
+    hours: float
+    """For the whole run, at that speed."""
+    checkpoint_seconds: float
+    gpu_bytes: int | None
+    predicted_gpu_bytes: int | None
+    problems: tuple[str, ...]
+    """What is not as it should be; empty when all is well."""

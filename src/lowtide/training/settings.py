@@ -1,0 +1,136 @@
+"""What decides a training run, as it is stored with it. No torch here: planning writes these too."""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import asdict, dataclass
+
+import msgspec
+
+from lowtide.dataset.settings import WindowKind
+from lowtide.errors import UsageError
+from lowtide.model.needs import Device, Precision, Recipe
+from lowtide.model.shape import ModelShape
+from lowtide.storage.sealed_json import JsonObject
+
+_LEAST = sys.float_info.min
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSettings:
+    """Everything that decides the weights, but for rounding: `micro_batch`, recipe, device and compiler cut the
+    same step into other parts.
+    """
+
+    model: str
+    shape: ModelShape
+    data: str
+    batch_tokens: int
+    """Of one step, over all ranks and parts."""
+    micro_batch: int
+    """Windows that go through the model at a time, on each rank."""
+    steps: int
+    learning_rate: float
+    final_learning_rate: float
+    warmup_steps: int
+    split: str = "train"
+    val_split: str = "val"
+    val_fraction: float | None = None
+    windows: WindowKind = "contiguous"
+    tokenizer: str | None = None
+    seed: int = 0
+    weight_decay: float = 0.1
+    beta1: float = 0.9
+    beta2: float = 0.95
+    clip: float = 1.0
+    recipe: Recipe = "fast"
+    compiled: bool = True
+    precision: Precision = "bfloat16"
+    device: Device = "cuda"
+    evaluate_every: int = 250
+    evaluate_windows: int = 256
+    checkpoint_every: int = 1000
+    sample_every: int = 1000
+
+    def __post_init__(self) -> None:
+        for name in ("batch_tokens", "micro_batch", "steps", "evaluate_windows"):
+            _at_least(name, getattr(self, name), 1)
+        for name in ("warmup_steps", "evaluate_every", "checkpoint_every", "sample_every"):
+            _at_least(name, getattr(self, name), 0)
+        if self.batch_tokens % self.shape.context:
+            whole = max(1, round(self.batch_tokens / self.shape.context)) * self.shape.context
+            raise UsageError(
+                f"a step of {self.batch_tokens} tokens is no whole number of windows of {self.shape.context}",
+                remedy=f"pass `batch_tokens = {whole}`",
+            )
+        for name in ("learning_rate", "clip"):
+            _between(name, getattr(self, name), _LEAST, math.inf)
+        for name in ("final_learning_rate", "weight_decay"):
+            _between(name, getattr(self, name), 0.0, math.inf)
+        for name in ("beta1", "beta2"):
+            _between(name, getattr(self, name), 0.0, 1.0)
+
+    @property
+    def windows_per_step(self) -> int:
+        """Over all ranks."""
+        return self.batch_tokens // self.shape.context
+
+    def as_record(self) -> JsonObject:
+        """Plain values under their names."""
+        return asdict(self)
+
+
+LIKE_BEFORE = (
+    "model",
+    "shape",
+    "split",
+    "val_fraction",
+    "windows",
+    "seed",
+    "batch_tokens",
+    "steps",
+    "learning_rate",
+    "final_learning_rate",
+    "warmup_steps",
+    "weight_decay",
+    "beta1",
+    "beta2",
+    "clip",
+)
+"""What a resumed run may not change: it would be another run."""
+
+
+def settings_of(record: JsonObject) -> RunSettings:
+    """Settings out of what `as_record` gave."""
+    try:
+        return msgspec.convert(record, RunSettings)
+    except msgspec.ValidationError as cause:
+        raise UsageError(
+            f"a setting of the run is not valid: {cause}",
+            remedy="start a new run in another folder",
+        ) from cause
+
+
+def differences(before: RunSettings, now: RunSettings) -> list[str]:
+    """What differs of what may not."""
+    found = [
+        f"{name} was {getattr(before, name)} and is {getattr(now, name)}"
+        for name in LIKE_BEFORE
+        if getattr(before, name) != getattr(now, name)
+    ]
+    if before.recipe != now.recipe and "leanest" in (before.recipe, now.recipe):
+        found.append(f"recipe was {before.recipe} and is {now.recipe}")  # states of other widths
+    return found
+
+
+def _between(name: str, value: float, least: float, below: float) -> None:
+    if not least <= value < below:
+        wanted = "above zero" if least else "of zero or more"
+        limit = "" if below == math.inf else f", below {below:g}"
+        raise UsageError(f"{name} cannot be {value}", remedy=f"pass a number {wanted}{limit}")
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise UsageError(f"{name} cannot be {value}", remedy=f"pass {least} or more")

@@ -1,0 +1,122 @@
+"""`lowtide train` as a person uses it: it trains, goes on, begins again and says what it came to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from lowtide.training.checkpoint import find_checkpoints
+from tests.commands import Outcome, call
+from tests.training.small_runs import (
+    SHAPE,
+    losses_told,
+    make_settings,
+    make_tokens,
+    tensors_of,
+    told_of,
+    write_plan,
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tokens(tmp_path_factory.mktemp("cli") / "tokens")
+
+
+@pytest.fixture
+def plan(data: Path, tmp_path: Path) -> Path:
+    return write_plan(tmp_path / "plan.toml", make_settings(data, steps=10))
+
+
+@pytest.fixture
+def trained(
+    data: Path, plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> tuple[Path, Outcome]:
+    run = tmp_path / "run"
+    return run, call(capsys, "train", data, "--plan", plan, "--out", run)
+
+
+def test_a_run_says_what_it_came_to_and_what_comes_next(trained: tuple[Path, Outcome]) -> None:
+    run, done = trained
+    assert done.code == 0, done.err
+    rows = dict(line.split(maxsplit=1) for line in done.out.splitlines() if "  " in line)
+    assert rows["run"] == str(run)
+    assert rows["steps"] == "10, 1280 tokens"
+    assert rows["next"].startswith(f"lowtide sample {run}")
+    assert "val loss" in done.out
+    assert "step 10 of 10" in done.err
+    assert len(losses_told(run)) == 10
+    assert list(run.glob("events.out.tfevents.*"))
+
+
+def test_the_same_command_again_finds_it_done(
+    trained: tuple[Path, Outcome], data: Path, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, _ = trained
+    before = tensors_of(run)
+    again = call(capsys, "train", data, "--plan", plan, "--out", run, "--json", "--quiet")
+    assert (again.code, again.err) == (0, "")
+    assert again.json["already_done"] is True
+    assert again.json["step"] == 10
+    without_plan = call(capsys, "train", data, "--out", run, "--json")
+    assert without_plan.json["already_done"] is True
+    assert tensors_of(run) == before
+
+
+def test_restart_begins_again_and_removes_only_what_a_run_leaves(
+    trained: tuple[Path, Outcome], data: Path, plan: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run, _ = trained
+    (run / "notes.txt").write_text("mine")
+    words = ("train", data, "--plan", plan, "--out", run, "--quiet")
+    again = call(capsys, *words, "--seed", "1", "--restart")
+    assert again.code == 0, again.err
+    assert [record["step"] for record in told_of(run, "start")] == [0]
+    assert len(losses_told(run)) == 10
+    assert (run / "notes.txt").read_text() == "mine"
+    assert len(list(run.glob("events.out.tfevents.*"))) == 1
+
+
+def test_wishes_beside_the_plan_are_heard(
+    data: Path, plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--steps", "6", "--batch-tokens", str(4 * SHAPE.context), "--micro-batch", "2")
+    run = tmp_path / "run"
+    done = call(capsys, "train", data, "--plan", plan, "--out", run, "--recipe", "lean", *words)
+    assert done.code == 0, done.err
+    told = told_of(run)
+    assert (len(told), told[-1]["tokens"]) == (6, 6 * 4 * SHAPE.context)
+    settings = told_of(run, "start")[0]["settings"]
+    assert isinstance(settings, dict)
+    assert (settings["recipe"], settings["micro_batch"]) == ("lean", 2)
+
+
+def test_without_a_plan_one_is_made_for_the_data(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    words = ("--model", "gpt2-nano", "--context", "16", "--steps", "2", "--batch-tokens", "32")
+    more = ("--device", "cpu", "--micro-batch", "2")
+    done = call(capsys, "train", data, "--out", run, *words, *more)
+    assert done.code == 0, done.err
+    assert "gpt2-nano" in done.out
+    assert find_checkpoints(run)[-1].name == "step-00000002"
+
+
+def test_a_smoke_test_tells_and_leaves_nothing(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    plan = write_plan(tmp_path / "plan.toml", make_settings(data, steps=5000, learning_rate=0.01))
+    before = sorted(path for path in tmp_path.rglob("*"))
+    words = ("train", data, "--plan", plan, "--out", tmp_path / "run", "--smoke")
+    tried = call(capsys, *words, "--json")
+    assert tried.code == 0, tried.err
+    report = tried.json["smoke"]
+    assert isinstance(report, dict)
+    assert report["problems"] == []
+    assert report["first_loss"] == pytest.approx(4.87, abs=0.1)
+    assert report["hours"] > 0
+    assert "trying ten steps" in tried.err
+    assert sorted(path for path in tmp_path.rglob("*")) == before

@@ -1,0 +1,215 @@
+"""The loop does what is due, keeps what is good, and leaves cleanly when it has to."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+
+from lowtide.errors import InterruptedRun, LowtideError, StoppedError
+from lowtide.events import Evaluated, Event, Stepped
+from lowtide.model.gpt import GPT
+from lowtide.pipeline import stop_run
+from lowtide.pipeline.train import train
+from lowtide.storage.sealed_json import read_sealed
+from lowtide.training import loop as room
+from lowtide.training.checkpoint import find_checkpoints, step_of
+from lowtide.training.step import StepResult, take_step
+from tests.training.small_runs import (
+    Heard,
+    make_settings,
+    make_tokens,
+    run_heard,
+    tensors_of,
+    told_of,
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tokens(tmp_path_factory.mktemp("loop") / "tokens")
+
+
+def steps_kept(run: Path) -> list[int]:
+    return [step_of(one) for one in find_checkpoints(run)]
+
+
+class Poison:
+    """Makes steps not finite, as a broken card would: the result and nothing else."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, steps: range) -> None:
+        self.steps = steps
+        monkeypatch.setattr(room, "take_step", self._take)
+
+    def _take(self, model: GPT, *others: object) -> StepResult:
+        step = others[2]
+        if step not in self.steps:
+            return take_step(model, *others)  # type: ignore[arg-type]
+        hook = model.final_norm.bias.register_hook(lambda gradient: gradient * math.nan)
+        try:
+            return take_step(model, *others)  # type: ignore[arg-type]
+        finally:
+            hook.remove()
+
+
+def test_everything_is_done_when_it_is_due_and_at_the_end(data: Path, tmp_path: Path) -> None:
+    settings = make_settings(data, steps=11, evaluate_every=4, checkpoint_every=5)
+    result, heard = run_heard(tmp_path / "run", settings)
+    assert result.state.step == 11
+    assert [e.step for e in heard.events if isinstance(e, Stepped)] == list(range(1, 12))
+    assert [e.step for e in heard.events if isinstance(e, Evaluated)] == [4, 8, 11]
+    assert {5, 10, 11} <= set(heard.saved_steps)
+    assert steps_kept(tmp_path / "run")[-1] == 11
+    again, silence = run_heard(tmp_path / "run", settings)
+    assert again.already_done
+    assert silence.losses == []
+
+
+def test_steps_tell_of_tokens_epochs_and_rates(data: Path, tmp_path: Path) -> None:
+    _, heard = run_heard(tmp_path / "run", make_settings(data, steps=30, checkpoint_every=0))
+    told = [event for event in heard.events if isinstance(event, Stepped)]
+    assert [event.tokens for event in told] == [128 * step for step in range(1, 31)]
+    assert told[-1].epoch == pytest.approx(30 * 8 / 161, rel=0.02)
+    assert all(event.private_bytes > 0 and event.seconds > 0 for event in told)
+    assert told[-1].seconds_left == 0
+    assert not find_checkpoints(tmp_path / "run")
+
+
+def test_the_best_is_saved_and_kept_whenever_it_comes(data: Path, tmp_path: Path,
+                                                      monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
+    losses = iter([5.0, 4.0, 4.5, 4.6, 4.7, 4.8])
+    monkeypatch.setattr(room, "evaluate", lambda *_: next(losses))
+    settings = make_settings(data, steps=18, evaluate_every=3, checkpoint_every=5)
+    result, heard = run_heard(tmp_path / "run", settings)
+    assert (result.state.best_loss, result.state.best_step) == (4.0, 6)
+    assert heard.saved_steps == [3, 5, 6, 10, 15, 18]
+    assert steps_kept(tmp_path / "run") == [6, 15, 18]
+
+
+def test_an_evaluation_that_is_not_finite_is_never_the_best(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    losses = iter([math.nan, 4.0, -math.inf])
+    monkeypatch.setattr(room, "evaluate", lambda *_: next(losses))
+    settings = make_settings(data, steps=6, evaluate_every=2, checkpoint_every=6)
+    result, _ = run_heard(tmp_path / "run", settings)
+    assert (result.state.best_loss, result.state.best_step) == (4.0, 4)
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "code"),
+    [("interrupted", InterruptedRun, 130), ("terminated", StoppedError, 75)],
+)
+def test_a_stop_saves_and_says_how_to_go_on(
+    data: Path, tmp_path: Path, reason: str, kind: type[StoppedError], code: int
+) -> None:
+    heard = Heard()
+    with pytest.raises(kind) as stopped:
+        train(
+            tmp_path / "run",
+            make_settings(data),
+            listen=heard,
+            should_stop=lambda: reason if len(heard.losses) >= 7 else None,  # type: ignore[arg-type, return-value]
+        )
+    assert stopped.value.exit_code == code
+    assert "after step 7 of 24" in stopped.value.problem
+    assert "same command" in stopped.value.remedy
+    assert steps_kept(tmp_path / "run")[-1] == 7
+
+
+def test_a_stop_at_the_last_step_is_a_finished_run(data: Path, tmp_path: Path) -> None:
+    heard = Heard()
+    done = train(
+        tmp_path / "run",
+        make_settings(data),
+        listen=heard,
+        should_stop=lambda: "terminated" if len(heard.losses) >= 24 else None,
+    )
+    assert done.state.step == 24
+
+
+def test_a_step_that_is_not_finite_is_skipped_told_and_passed(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The run that was poisoned at steps 3 and 4 is the run that never had them, but for its clock."""
+    Poison(monkeypatch, range(3, 5))
+    settings = make_settings(data, steps=10, checkpoint_every=5)
+    result, heard = run_heard(tmp_path / "run", settings)
+    assert result.state.skipped_steps == 2
+    assert sum("skipped" in note for note in heard.notes) == 2
+    told = told_of(tmp_path / "run")
+    assert [record["skipped"] for record in told] == [False] * 3 + [True] * 2 + [False] * 5
+    assert told[3]["gradient_norm"] == "nan"
+    newest = find_checkpoints(tmp_path / "run")[-1]
+    loader = read_sealed(newest / "state.json")["loader"]
+    assert isinstance(loader, dict)
+    assert loader["position"] == 10 * 8
+    assert all(torch.isfinite(torch.tensor(heard.losses)))
+
+
+def test_too_many_end_the_run_and_its_advice_works(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings(data, steps=45, checkpoint_every=5, evaluate_every=0)
+    with monkeypatch.context() as patch:
+        Poison(patch, range(12, 45))
+        with pytest.raises(LowtideError) as ended:
+            run_heard(tmp_path / "run", settings)
+    assert "20 of the last 100 steps" in ended.value.problem
+    newest = find_checkpoints(tmp_path / "run")[-1]
+    assert newest.name in ended.value.remedy
+    assert "the same command goes on" in ended.value.remedy
+    done, _ = run_heard(tmp_path / "run", settings)
+    assert done.state.step == 45
+    assert done.state.skipped_steps >= 1
+
+
+def test_weights_that_overflowed_are_never_kept_as_a_checkpoint(data: Path, tmp_path: Path) -> None:
+    settings = make_settings(data, steps=40, checkpoint_every=5, evaluate_every=0)
+    run_heard(tmp_path / "undisturbed", settings)
+
+    class Overflow(Heard):
+        def __call__(self, event: Event) -> None:
+            super().__call__(event)
+            if len(self.losses) == 12 and isinstance(event, Stepped):
+                with torch.no_grad():
+                    models[0].final_norm.bias.fill_(math.inf)
+
+    models: list[GPT] = []
+    built = room.Loop.__init__
+
+    def remember(self: room.Loop, settings: object, model: GPT, *others: object) -> None:
+        models.append(model)
+        built(self, settings, model, *others)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room.Loop, "__init__", remember)
+        with pytest.raises(LowtideError) as ended:
+            train(tmp_path / "run", settings, listen=Overflow())
+    assert "not finite" in ended.value.problem
+    assert "step-00000010" in ended.value.remedy
+    assert steps_kept(tmp_path / "run") == [5, 10]
+    run_heard(tmp_path / "run", settings)
+    assert tensors_of(tmp_path / "run") == tensors_of(tmp_path / "undisturbed")
+
+
+def test_a_budget_that_is_spent_ends_the_run_with_a_checkpoint(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stop_run, "_SAMPLE_SECONDS", 0.0)
+    with pytest.raises(StoppedError) as stopped:
+        run_heard(tmp_path / "run", make_settings(data), memory="64MiB")
+    assert "after step 1 of 24" in stopped.value.problem
+    assert "MiB" in stopped.value.problem
+    assert steps_kept(tmp_path / "run") == [1]
+    done, _ = run_heard(tmp_path / "run", make_settings(data))
+    assert done.state.step == 24
+
+
+def test_no_val_split_means_no_evaluation(data: Path, tmp_path: Path) -> None:
+    settings = make_settings(data, steps=6, val_split="nowhere")
+    result, heard = run_heard(tmp_path / "run", settings)
+    assert heard.evaluations == []
+    assert result.state.best_loss is None

@@ -1,0 +1,142 @@
+"""The smoke test tells what a long run would find out late, and leaves nothing behind."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+
+from lowtide.errors import (
+    DoesNotFitError,
+    LowtideError,
+    StoppedError,
+    UsageError,
+    VerificationError,
+)
+from lowtide.events import ignore
+from lowtide.pipeline import smoke as room
+from lowtide.pipeline.choose_run import ChosenRun
+from lowtide.pipeline.smoke import ChildReport, _judge, _shortened, smoke
+from lowtide.pipeline.start_run import smoke_lines, start_run
+from tests.training.small_runs import SHAPE, VOCABULARY, make_settings, make_tokens
+
+EVEN = math.log(VOCABULARY)
+SETTINGS = make_settings(Path("somewhere"), steps=5000, batch_tokens=100 * SHAPE.context)
+FOUND = ChildReport(
+    micro_batch=3,
+    losses=[EVEN - 0.1 * n for n in range(10)],
+    seconds=[9.0, 9.0, *[0.25] * 8],
+    checkpoint_seconds=0.5,
+    gpu_bytes=1000,
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_tokens(tmp_path_factory.mktemp("smoke") / "tokens")
+
+
+@pytest.fixture(autouse=True)
+def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+
+
+def problems(**changed: object) -> tuple[str, ...]:
+    found = replace(FOUND, **changed)  # type: ignore[arg-type]
+    return _judge(SETTINGS, _shortened(SETTINGS), found, 1000).problems
+
+
+def test_a_bad_first_loss_is_reported() -> None:
+    assert problems() == ()
+    for first in (EVEN + 1, EVEN - 1, math.nan, math.inf):
+        told = problems(losses=[first, *FOUND.losses[1:]])
+        assert any("the first loss is" in one and f"{EVEN:.3f}" in one for one in told), first
+
+
+def test_a_loss_that_does_not_fall_is_reported() -> None:
+    assert "does not fall" in problems(losses=[EVEN] * 10)[0]
+    assert "does not fall" in problems(losses=[EVEN, *[math.nan] * 9])[0]
+
+
+def test_memory_other_than_predicted_is_reported() -> None:
+    assert problems(gpu_bytes=1049) == ()
+    assert "+6%" in problems(gpu_bytes=1060)[0]
+    assert "-6%" in problems(gpu_bytes=940)[0]
+
+
+def test_hours_are_those_of_whole_steps_without_the_first_which_compile() -> None:
+    report = _judge(SETTINGS, _shortened(SETTINGS), FOUND, None)
+    assert report.step_seconds == pytest.approx(0.25 * 100 / 6)
+    assert report.hours == pytest.approx(5000 * 0.25 * 100 / 6 / 3600)
+    assert report.tokens_per_second == pytest.approx(6 * SHAPE.context / 0.25)
+
+
+def test_ten_steps_hold_the_memory_of_the_whole_run() -> None:
+    short = _shortened(SETTINGS)
+    assert (short.steps, short.micro_batch, short.windows_per_step) == (10, 3, 6)
+    small = _shortened(replace(SETTINGS, micro_batch=200))
+    assert small.windows_per_step == SETTINGS.windows_per_step
+
+
+@pytest.mark.parametrize(
+    ("code", "kind"),
+    [(1, LowtideError), (2, UsageError), (3, DoesNotFitError), (4, VerificationError)],
+)
+def test_an_error_of_the_child_is_told_as_its_own(
+    monkeypatch: pytest.MonkeyPatch, code: int, kind: type[LowtideError]
+) -> None:
+    said = json.dumps(asdict(replace(FOUND, error="it broke", remedy="mend it", exit_code=code)))
+    answer = room.subprocess.CompletedProcess([], 0, stdout=said + "\n", stderr="")
+    monkeypatch.setattr(room.subprocess, "run", lambda *_, **__: answer)
+    with pytest.raises(LowtideError) as told:
+        smoke(SETTINGS, "nowhere")
+    assert type(told.value) is kind
+    assert (told.value.problem, told.value.remedy) == ("it broke", "mend it")
+
+
+def test_a_child_that_died_without_a_word_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = room.subprocess.CompletedProcess([], -9, stdout="", stderr="")
+    monkeypatch.setattr(room.subprocess, "run", lambda *_, **__: answer)
+    with pytest.raises(LowtideError) as told:
+        smoke(SETTINGS, "nowhere")
+    assert "code -9" in told.value.problem
+    assert "--micro-batch" in told.value.remedy
+
+
+@pytest.mark.parametrize(("reason", "code"), [("interrupted", 130), ("terminated", 75)])
+def test_a_stop_during_the_test_is_told_as_one_and_nothing_is_begun(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reason: str, code: int
+) -> None:
+    answer = room.subprocess.CompletedProcess([], -2, stdout="", stderr="KeyboardInterrupt")
+    monkeypatch.setattr(room.subprocess, "run", lambda *_, **__: answer)
+    chosen = ChosenRun(settings=SETTINGS, predicted_gpu_bytes=None, peak_flops=None)
+    with pytest.raises(StoppedError) as told:
+        start_run(
+            chosen,
+            tmp_path / "run",
+            environment={},
+            memory=None,
+            only_smoke=False,
+            without_smoke=False,
+            restart=False,
+            listen=ignore,
+            should_stop=lambda: reason,  # type: ignore[arg-type, return-value]
+        )
+    assert told.value.exit_code == code
+    assert "during the smoke test" in told.value.problem
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_run_that_overflows_at_once_is_reported_and_leaves_nothing(
+    data: Path, tmp_path: Path
+) -> None:
+    settings = make_settings(data, steps=5000, learning_rate=1e30, warmup_steps=0)
+    out = tmp_path / "deep" / "run"
+    report = smoke(settings, out)
+    assert not math.isfinite(report.last_loss)
+    assert any("does not fall" in one for one in report.problems)
+    assert smoke_lines(report, settings.micro_batch)
+    assert list(tmp_path.iterdir()) == []
