@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import pytest
@@ -120,3 +121,16 @@ def test_a_smoke_test_tells_and_leaves_nothing(
     assert report["hours"] > 0
     assert "trying ten steps" in tried.err
     assert sorted(path for path in tmp_path.rglob("*")) == before
+
+
+def test_weights_and_biases_is_asked_for_and_missing(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if importlib.util.find_spec("wandb") is not None:
+        pytest.skip("it is installed here")
+    words = ("--model", "gpt2-nano", "--context", "16", "--steps", "2", "--batch-tokens", "32")
+    done = call(
+        capsys, "train", data, "--out", tmp_path / "run", "--device", "cpu", "--wandb", "x", *words
+    )
+    assert done.code == 2
+    assert "lowtide[wandb]" in done.err

@@ -143,9 +143,16 @@ def test_this_process_sees_its_own_allocation_and_its_release() -> None:
 
 @linux_only
 def test_the_cheap_figure_and_the_exact_one_agree_for_one_process() -> None:
-    block = bytearray(b"x") * (32 * MIB)
-    assert private_bytes() == pytest.approx(measure_tree().private_bytes, rel=0.1)
-    assert len(block) == 32 * MIB
+    """In a process of its own: this one may have children of other tests, which only one figure counts."""
+    code = """
+from lowtide.memory.meter import measure_tree, private_bytes
+block = bytearray(b"x") * (32 << 20)
+print(private_bytes(), measure_tree().private_bytes)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    cheap, exact = map(int, done.stdout.split())
+    assert cheap == pytest.approx(exact, rel=0.1)
+    assert cheap > 32 * MIB
 
 
 @linux_only

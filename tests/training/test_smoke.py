@@ -119,6 +119,7 @@ def test_a_stop_during_the_test_is_told_as_one_and_nothing_is_begun(
             tmp_path / "run",
             environment={},
             memory=None,
+            wandb=None,
             only_smoke=False,
             without_smoke=False,
             restart=False,

@@ -31,6 +31,7 @@ from lowtide.cli.stop_signals import listen_for_stops
 @click.option("--seed", type=int, help="Of the weights and of the order.  [default: 0]")
 @click.option("--tokenizer", help="Tokenizer of a peer's files, which do not name it.")
 @click.option("--memory", metavar="SIZE", help="Budget of RAM such as 8GiB.")
+@click.option("--wandb", metavar="PROJECT", help="Send curves to Weights & Biases as well.")
 @click.option("--smoke", is_flag=True, help="Only try it: ten steps, an evaluation, a checkpoint.")
 @click.option("--no-smoke", is_flag=True, help="Begin a long run without trying it first.")
 @click.option("--restart", is_flag=True, help="Begin again, removing what a run left in RUN.")
@@ -42,6 +43,7 @@ def train_command(
     out: str,
     plan: str | None,
     memory: str | None,
+    wandb: str | None,
     smoke: bool,
     no_smoke: bool,
     restart: bool,
@@ -63,7 +65,7 @@ def train_command(
     asked = Asked(plan=Path(plan) if plan else None, **wished)  # type: ignore[arg-type]
     chosen = choose_run(data, out, asked, restart=restart, slurm=os.environ)
     with listen_for_stops() as should_stop:
-        from lowtide.pipeline.start_run import start_run
+        from lowtide.pipeline.start_run import refuse_problems, start_run
         from lowtide.report.progress import show_progress
         from lowtide.report.training_results import show_smoke, show_trained
 
@@ -73,6 +75,7 @@ def train_command(
                 out,
                 environment=os.environ,
                 memory=memory,
+                wandb=wandb,
                 only_smoke=smoke,
                 without_smoke=no_smoke,
                 restart=restart,
@@ -81,5 +84,6 @@ def train_command(
             )
     if started.smoke is not None and started.run is None:
         show_smoke(started.smoke, as_json=as_json)
+        refuse_problems(started.smoke)
     if started.run is not None:
         show_trained(started.run, chosen.settings, as_json=as_json)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -28,7 +28,7 @@ def follow_run(
     listen: Listener,
     *,
     after_step: int,
-    boards: tuple[Board, ...] = (),
+    boards: Sequence[Board] = (),
 ) -> Iterator[Listener]:
     """A listener that writes everything down before it passes it on."""
     curves: tuple[Board, ...] = (EventFile(folder, after_step=after_step), *boards)

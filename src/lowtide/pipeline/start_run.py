@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import xxhash
+
 from lowtide.errors import InterruptedRun, LowtideError, StoppedError
 from lowtide.events import Listener, Note, ignore
 from lowtide.memory.budget import choose_budget
@@ -17,6 +19,8 @@ from lowtide.pipeline.watch_run import ShouldStop
 from lowtide.training.checkpoint import find_checkpoints
 from lowtide.training.data_parallel import ranks_of
 from lowtide.training.run_results import SmokeReport, TrainedRun
+from lowtide.training.settings import RunSettings
+from lowtide.training.tensorboard import Board, open_wandb
 from lowtide.units import format_bytes, format_count, format_seconds
 
 _LONG_STEPS = 1000
@@ -36,6 +40,7 @@ def start_run(
     *,
     environment: Mapping[str, str],
     memory: str | None,
+    wandb: str | None,
     only_smoke: bool,
     without_smoke: bool,
     restart: bool,
@@ -56,7 +61,7 @@ def start_run(
             listen(Note(text=line))
         if only_smoke:
             return StartedRun(smoke=report, run=None)
-        _refuse_problems(report)
+        refuse_problems(report)
         settings = replace(settings, micro_batch=report.micro_batch)
     result = train(
         out,
@@ -67,8 +72,17 @@ def start_run(
         should_stop=should_stop,
         ranks=ranks,
         peak_flops=chosen.peak_flops,
+        boards=_boards(wandb, Path(out), settings) if ranks.leads else (),
     )
     return StartedRun(smoke=report, run=result if ranks.leads else None)
+
+
+def _boards(wandb: str | None, out: Path, settings: RunSettings) -> tuple[Board, ...]:
+    """A project of Weights & Biases, where one was named; the same run of it after every resume."""
+    if wandb is None:
+        return ()
+    run_id = xxhash.xxh3_64_hexdigest(str(out.absolute()).encode())
+    return (open_wandb(wandb, settings.as_record(), run_id=run_id),)
 
 
 def _leave_if_asked(should_stop: ShouldStop) -> None:
@@ -101,7 +115,8 @@ def smoke_lines(report: SmokeReport, planned_micro_batch: int) -> list[str]:
     return lines + list(report.problems)
 
 
-def _refuse_problems(report: SmokeReport) -> None:
+def refuse_problems(report: SmokeReport) -> None:
+    """LowtideError for a loss that does not begin or fall as it should."""
     serious = [one for one in report.problems if "loss" in one]
     if serious:
         raise LowtideError(

@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -52,6 +53,7 @@ from lowtide.training.run_log import LOG_NAME, rewind
 from lowtide.training.run_results import TrainedRun
 from lowtide.training.sample_text import Sampler
 from lowtide.training.settings import RunSettings, differences
+from lowtide.training.tensorboard import Board
 from lowtide.units import format_bytes, format_count
 
 _CHECKPOINTS_AT_ONCE = 4
@@ -68,10 +70,12 @@ def train(
     should_stop: ShouldStop = never_stop,
     ranks: Ranks | None = None,
     peak_flops: float | None = None,
+    boards: Sequence[Board] = (),
 ) -> TrainedRun:
     """Train in the folder `out`, or go on where an earlier call was cut off.
 
-    Raises StoppedError after a clean stop; the same call goes on, to the same weights.
+    Raises StoppedError after a clean stop; the same call goes on, to the same weights. `boards` are drawn on
+    beside TensorBoard's files.
     """
     started = time.monotonic()
     ranks = ranks or Ranks()
@@ -101,7 +105,7 @@ def train(
         if ranks.leads:
             rewind(folder / LOG_NAME, state.step)
             listen = stack.enter_context(
-                follow_run(folder, settings, listen, after_step=state.step)
+                follow_run(folder, settings, listen, after_step=state.step, boards=boards)
             )
         around = Surroundings(
             run=folder,
