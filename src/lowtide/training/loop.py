@@ -85,17 +85,19 @@ class Loop:
         )
         if self.state.loader:
             loader.load_state_dict(dict(self.state.loader))
+        batches = iter(loader)
         try:
-            for x, y in loader:
-                self._after_batch((x, y), _plain(loader.state_dict()))
-                if self.state.step >= self.settings.steps:
-                    break
+            while self.state.step < self.settings.steps:
+                started = time.perf_counter()  # waiting for data is part of a step
+                x, y = next(batches)
+                self._after_batch((x, y), _plain(loader.state_dict()), started)
         finally:
             loader.close()
         return self.state
 
-    def _after_batch(self, batch: tuple[Tensor, Tensor], position: JsonObject) -> None:
-        started = time.perf_counter()
+    def _after_batch(
+        self, batch: tuple[Tensor, Tensor], position: JsonObject, started: float
+    ) -> None:
         refuse_unknown_tokens(*batch, self.settings.shape)
         result = self._step_that_fits(batch)
         seconds = time.perf_counter() - started
