@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.model import head_loss as room
-from lowtide.model.gpt import GPT, decayed_parameters, gelu, initialise
+from lowtide.model.gpt import GPT, gelu, initialise
 from lowtide.model.shape import ModelShape
 from lowtide.model.targets import IGNORED
 from tests.model.plain_gpt import plain_logits, plain_loss
@@ -219,11 +219,3 @@ def test_padding_is_zero_and_changes_no_other_number(monkeypatch: pytest.MonkeyP
     ):
         assert torch.equal(with_padding[: len(without)], without), name
         assert not with_padding[len(without) :].any(), name
-
-
-def test_weight_decay_is_for_matrices_alone() -> None:
-    model = GPT(SMALL)
-    decayed = {id(parameter) for parameter in decayed_parameters(model)}
-    for name, parameter in model.named_parameters():
-        is_matrix = name.endswith("weight") and "norm" not in name
-        assert (id(parameter) in decayed) == is_matrix, name

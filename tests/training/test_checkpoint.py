@@ -12,10 +12,10 @@ from safetensors.torch import load_file
 
 from lowtide.errors import LowtideError, StorageError, UsageError, VerificationError
 from lowtide.model.gpt import GPT
+from lowtide.model.needs import StepKind, bytes_of_checkpoint
 from lowtide.training import checkpoint as room
 from lowtide.training.checkpoint import (
     RunState,
-    checkpoint_bytes,
     find_checkpoints,
     load_checkpoint,
     load_model,
@@ -80,7 +80,7 @@ def test_the_files_open_with_the_safetensors_library_and_have_the_size_foretold(
     moments = load_file(path / "optimizer.safetensors")
     assert moments["final_norm.bias.step"].item() == 3
     size = sum(file.stat().st_size for file in path.iterdir())
-    assert size <= checkpoint_bytes(SHAPE) < size + (1 << 20)
+    assert size <= bytes_of_checkpoint(SHAPE, StepKind()) <= size + (1 << 20)
 
 
 @pytest.mark.parametrize("name", PARTS)

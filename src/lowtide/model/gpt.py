@@ -8,7 +8,6 @@ The model returns the loss and nothing else: logits, 200 KB for every token, nev
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
@@ -132,9 +131,8 @@ class GPT(nn.Module):
         for block in self.blocks:
             x = self._run(block, x)
         normed: Tensor = self.final_norm(x)
-        return normed.to(
-            x.dtype
-        )  # autocast leaves a norm in float32, which would double the head's work
+        # Autocast leaves a norm in float32, which would double the head's work.
+        return normed.to(x.dtype)
 
     def embed(self, tokens: Tensor, first: int = 0) -> Tensor:
         """Tokens and where they stand. In bfloat16 under autocast: all that follows moves half the bytes."""
@@ -183,8 +181,3 @@ def compile_model(model: GPT) -> None:
         return
     for block in model.blocks:
         block.compile()
-
-
-def decayed_parameters(model: GPT) -> Iterator[nn.Parameter]:
-    """Matrices; weight decay leaves biases and norms alone."""
-    return (parameter for parameter in model.parameters() if parameter.dim() >= 2)

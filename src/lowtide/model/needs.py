@@ -127,8 +127,8 @@ def bytes_to_load(shape: ModelShape, kind: StepKind) -> int:
 
 
 def bytes_of_checkpoint(shape: ModelShape, kind: StepKind) -> int:
-    """Of one checkpoint on disk."""
-    return _FLOAT * shape.stored_parameter_count + _optimizer(shape, kind)
+    """Of one checkpoint on disk: the tensors, and at most so much for names and for where the run stands."""
+    return _FLOAT * shape.stored_parameter_count + _optimizer(shape, kind) + MIB
 
 
 def kept_by_block(shape: ModelShape, kind: StepKind) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lowtide.errors import DoesNotFitError, UsageError
-from lowtide.model.needs import StepKind, peak_of_run
+from lowtide.model.needs import peak_of_run
 from lowtide.pipeline.plan import make_plan
 from lowtide.plan.fit import largest_micro_batch
 from lowtide.plan.machine import Machine, choose_machine, cpu_machine
@@ -97,13 +97,7 @@ def _with_wishes(base: RunSettings, asked: Asked) -> RunSettings:
 
 
 def _check_fit(settings: RunSettings, machine: Machine) -> int:
-    kind = StepKind(
-        recipe=settings.recipe,
-        compiled=settings.compiled,
-        precision=settings.precision,
-        accumulating=settings.micro_batch < settings.windows_per_step,
-        device=settings.device,
-    )
+    kind = settings.step_kind
     predicted = peak_of_run(settings.shape, settings.micro_batch, kind).total
     if predicted <= machine.budget_bytes:
         return predicted

@@ -14,7 +14,7 @@ from lowtide.model.tensor_files import WEIGHTS_NAME
 from lowtide.pipeline.open_model import CONFIG_NAME, OpenedModel, open_run
 from lowtide.storage.publish import storage_errors, sync_file, sync_folder
 from lowtide.storage.sealed_json import JsonObject
-from lowtide.training.checkpoint import read_run
+from lowtide.training.run_folder import read_run_record
 from lowtide.training.tensor_file import write_tensors
 
 
@@ -24,7 +24,7 @@ def export_model(run: str | Path, out: str | Path, *, step: int | None = None) -
     `out` appears whole or not at all, and must not exist or be empty. Holds one copy of the model in memory.
     """
     folder, target = Path(run), Path(out).absolute()
-    read_run(folder)
+    read_run_record(folder)
     _check_target(target)
     opened = open_run(folder, step=step, device="cpu")
     partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")

@@ -17,8 +17,8 @@ from lowtide.model.tensor_files import TensorFiles, weight_files
 from lowtide.storage.publish import storage_errors
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.tokenizer.tokenizer import Tokenizer
-from lowtide.training.checkpoint import find_checkpoints, load_model, read_run, step_of
-from lowtide.training.run_folder import RUN_NAME
+from lowtide.training.checkpoint import find_checkpoints, load_model, step_of
+from lowtide.training.run_folder import RUN_NAME, read_run_record
 from lowtide.units import GIB
 
 CONFIG_NAME = "config.json"
@@ -57,7 +57,7 @@ def open_model(
 
 def open_run(run: Path, *, step: int | None = None, device: str | None = None) -> OpenedModel:
     """The model of a run of `lowtide train`, which may go on meanwhile."""
-    record = read_run(run)
+    record = read_run_record(run)
     model = _empty_model(record.shape, device)
     source = _load_checkpoint(run, step, model)
     there = record.tokenizer_path

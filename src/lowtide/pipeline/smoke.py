@@ -32,11 +32,10 @@ def smoke(
     out: str | Path,
     *,
     predicted_gpu_bytes: int | None = None,
-    peak_flops: float | None = None,
 ) -> SmokeReport:
     """Try the planned settings beside `out`, where nothing is left behind; LowtideError if they cannot run."""
     short = _shortened(settings)
-    found = _run_child(short, Path(out), peak_flops)
+    found = _run_child(short, Path(out))
     return _judge(settings, short, found, predicted_gpu_bytes)
 
 
@@ -73,8 +72,8 @@ def _shortened(settings: RunSettings) -> RunSettings:
     )
 
 
-def _run_child(short: RunSettings, out: Path, peak_flops: float | None) -> ChildReport:
-    asked = {"settings": short.as_record(), "out": str(out.absolute()), "peak_flops": peak_flops}
+def _run_child(short: RunSettings, out: Path) -> ChildReport:
+    asked = {"settings": short.as_record(), "out": str(out.absolute())}
     command = [sys.executable, "-m", "lowtide.pipeline.smoke_child"]
     done = subprocess.run(
         command, input=json.dumps(asked), capture_output=True, text=True, check=False
@@ -127,5 +126,5 @@ def _problems(settings: RunSettings, found: ChildReport, predicted: int | None) 
         )
     if predicted and found.gpu_bytes and abs(found.gpu_bytes / predicted - 1) > _PEAK_SHARE:
         share = found.gpu_bytes / predicted - 1
-        problems.append(f"the GPU's memory is {share:+.0%} of what was predicted")
+        problems.append(f"the GPU's memory is off the prediction by {share:+.0%}")
     return problems

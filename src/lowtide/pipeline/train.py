@@ -22,6 +22,7 @@ from lowtide.events import Listener, Note, ignore
 from lowtide.memory.budget import Budget, choose_budget
 from lowtide.memory.limits import machine_limit
 from lowtide.model.gpt import GPT
+from lowtide.model.needs import bytes_of_checkpoint
 from lowtide.pipeline import folder as out_folder
 from lowtide.pipeline.follow_run import follow_run
 from lowtide.pipeline.stop_run import RunGuard
@@ -32,11 +33,9 @@ from lowtide.storage.sealed_json import JsonObject
 from lowtide.training.build import build_model, device_of
 from lowtide.training.checkpoint import (
     RunState,
-    checkpoint_bytes,
     find_checkpoints,
     load_checkpoint,
     remove_partial,
-    step_of,
 )
 from lowtide.training.data_parallel import Ranks, joined, wait_for_all
 from lowtide.training.loop import Loop, Surroundings
@@ -54,7 +53,7 @@ from lowtide.training.run_results import TrainedRun
 from lowtide.training.sample_text import Sampler
 from lowtide.training.settings import RunSettings, differences
 from lowtide.training.tensorboard import Board
-from lowtide.units import format_bytes, format_count
+from lowtide.units import format_bytes
 
 _CHECKPOINTS_AT_ONCE = 4
 """The last two, the best, and the one being written."""
@@ -81,7 +80,7 @@ def train(
     ranks = ranks or Ranks()
     folder = Path(out)
     budget = memory if isinstance(memory, Budget) else choose_budget(memory, machine_limit())
-    datasets = _open_data(settings)
+    datasets = _open_data(settings, listen)
     _check_share(settings, ranks)
     device = device_of(settings, ranks)
     with ExitStack() as stack:
@@ -125,7 +124,7 @@ def train(
     )
 
 
-def _open_data(settings: RunSettings) -> tuple[TokenDataset, TokenDataset | None]:
+def _open_data(settings: RunSettings, listen: Listener) -> tuple[TokenDataset, TokenDataset | None]:
     """The training windows in their order, and held-out ones in the order of the text, if there are any."""
     shape = settings.shape
     train_set = TokenDataset(
@@ -153,7 +152,8 @@ def _open_data(settings: RunSettings) -> tuple[TokenDataset, TokenDataset | None
             val_fraction=settings.val_fraction,
             tokenizer=settings.tokenizer,
         )
-    except UsageError:  # no such split, or it is shorter than a window
+    except UsageError as reason:  # no such split, or it is shorter than a window
+        listen(Note(text=f"nothing is evaluated: {reason.problem}", level="warning"))
         val_set = None
     return train_set, val_set
 
@@ -205,7 +205,8 @@ def _check_disk(folder: Path, settings: RunSettings) -> None:
     if not settings.checkpoint_every:
         return
     there = len(find_checkpoints(folder))
-    wanted = checkpoint_bytes(settings.shape) * max(1, _CHECKPOINTS_AT_ONCE - there)
+    each = bytes_of_checkpoint(settings.shape, settings.step_kind)
+    wanted = each * max(1, _CHECKPOINTS_AT_ONCE - there)
     free = shutil.disk_usage(folder).free
     if free < wanted:
         raise DoesNotFitError(
@@ -261,6 +262,5 @@ def _resume(
     if not found:
         return RunState(step=0, loader={})
     state = load_checkpoint(found[-1], model, optimizer)
-    tokens = format_count(step_of(found[-1]))
-    listen(Note(text=f"going on after step {tokens}: the checkpoint stands and is verified"))
+    listen(Note(text=f"going on after step {state.step}: the checkpoint stands and is verified"))
     return state

@@ -20,12 +20,11 @@ from torch import Tensor
 
 from lowtide.errors import UsageError, VerificationError
 from lowtide.model.gpt import GPT
-from lowtide.model.shape import ModelShape
 from lowtide.storage.fingerprint import digest_file
 from lowtide.storage.publish import publish, storage_errors, sync_folder
 from lowtide.storage.sealed_json import JsonObject, read_sealed, write_sealed
 from lowtide.training.optimizer import make_empty_state, state_tensors
-from lowtide.training.run_folder import CHECKPOINTS, RunRecord, read_run_record
+from lowtide.training.run_folder import CHECKPOINTS
 from lowtide.training.tensor_file import read_tensors, write_tensors
 
 MODEL_NAME, OPTIMIZER_NAME, STATE_NAME = "model.safetensors", "optimizer.safetensors", "state.json"
@@ -47,11 +46,6 @@ class RunState:
     best_step: int | None = None
     loss_watch: JsonObject = field(default_factory=dict)
     skipped_steps: int = 0
-
-
-def read_run(run: Path) -> RunRecord:
-    """What a run was started with."""
-    return read_run_record(run)
 
 
 def find_checkpoints(run: Path) -> list[Path]:
@@ -129,11 +123,6 @@ def load_checkpoint(checkpoint: Path, model: GPT, optimizer: torch.optim.Optimiz
     payload = read_sealed(checkpoint / STATE_NAME)
     _restore_random(payload)
     return _state_of(payload)
-
-
-def checkpoint_bytes(shape: ModelShape) -> int:
-    """Size on disk, before anything is built: weights and two moments in float32, and a little."""
-    return 12 * shape.stored_parameter_count + (1 << 20)
 
 
 def _write_parts(

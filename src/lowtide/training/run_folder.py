@@ -13,12 +13,7 @@ from lowtide.model.shape import ModelShape
 from lowtide.storage.sealed_json import JsonObject, read_sealed, write_sealed
 from lowtide.training.settings import RunSettings, settings_of
 
-RUN_NAME, TOKENIZER, CHECKPOINTS, LOG_NAME = (
-    "lowtide-run.json",
-    "tokenizer",
-    "checkpoints",
-    "log.jsonl",
-)
+RUN_NAME, TOKENIZER, CHECKPOINTS = "lowtide-run.json", "tokenizer", "checkpoints"
 _VERSION = 1
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from lowtide.dataset.settings import WindowKind
 from lowtide.errors import UsageError
-from lowtide.model.needs import Device, Precision, Recipe
+from lowtide.model.needs import Device, Precision, Recipe, StepKind
 from lowtide.model.shape import ModelShape
 from lowtide.storage.sealed_json import JsonObject
 
@@ -75,6 +75,17 @@ class RunSettings:
     def windows_per_step(self) -> int:
         """Over all ranks."""
         return self.batch_tokens // self.shape.context
+
+    @property
+    def step_kind(self) -> StepKind:
+        """How its steps are run, as far as memory is concerned."""
+        return StepKind(
+            recipe=self.recipe,
+            compiled=self.compiled,
+            precision=self.precision,
+            accumulating=self.micro_batch < self.windows_per_step,
+            device=self.device,
+        )
 
     def as_record(self) -> JsonObject:
         """Plain values under their names."""

@@ -41,12 +41,6 @@ def write_tensors(path: Path, tensors: Iterable[tuple[str, Tensor]]) -> str:
     return state.hexdigest()
 
 
-def size_of(tensors: Iterable[tuple[str, Tensor]]) -> int:
-    """Bytes that the file would have."""
-    listed = list(tensors)
-    return len(_header(listed)) + sum(_size(tensor) for _, tensor in listed)
-
-
 @torch.no_grad()
 def read_tensors(path: Path, into: Iterable[tuple[str, Tensor]]) -> None:
     """Fill tensors at hand from the file, one at a time; VerificationError where one is missing or other."""
