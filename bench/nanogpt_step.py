@@ -64,6 +64,29 @@ class NanoGPT(nn.Module):
         return logits, loss
 
 
+_OURS = {
+    "h.": "blocks.",
+    "c_attn": "attention.queries_keys_values",
+    "c_proj": "attention.out",
+    "c_fc": "perceptron.widen",
+    "mlp_proj": "perceptron.narrow",
+    "wte": "token_embedding",
+    "wpe": "position_embedding",
+}
+
+
+@torch.no_grad()
+def start_alike(nano: NanoGPT, ours: nn.Module) -> None:
+    """The matrices of ours, for a comparison that is none of two random starts. Norms begin as ones anyway."""
+    weights = dict(ours.named_parameters())
+    for name, parameter in nano.named_parameters():
+        if parameter.dim() < 2:
+            continue
+        for theirs, other in _OURS.items():
+            name = name.replace(theirs, other)
+        parameter.copy_(weights[name])
+
+
 def make_optimizer(model: nn.Module, rate: float = 6e-4) -> torch.optim.AdamW:
     """Decay on matrices, betas 0.9 and 0.95, fused on a GPU."""
     matrices = [p for p in model.parameters() if p.dim() >= 2]

@@ -1,29 +1,33 @@
 """Predicted peaks of memory beside measured ones, on the GPU that is here.
 
-    PYTHONPATH=src python3 bench/peak_memory.py [--quick]
+    PYTHONPATH=src python3 bench/peak_memory.py [--models gpt2,gpt2-large] [--recipes fast,lean] [--quick]
 
-Two steps of each: autocast to bfloat16, fused AdamW, blocks compiled one by one or not at all. Every micro-
-batch runs as one part, and as two that accumulate; two of them give a slope, which stands beside the formula's.
+Steps are those that `lowtide train` takes. Every micro-batch runs as one part, and as two that accumulate; two
+of them give a slope, which stands beside the formula's.
 """
 
 from __future__ import annotations
 
 import argparse
+import gc
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import torch
-from torch import nn
 
 from lowtide.model.gpt import GPT, compile_model
 from lowtide.model.needs import StepKind, kept_by_block, peak_of_evaluation, peak_of_step
-from lowtide.model.shape import SHAPES, ModelShape
+from lowtide.model.shape import SHAPES
+from lowtide.training.build import choose_attention
+from lowtide.training.optimizer import make_optimizer
+from lowtide.training.settings import RunSettings
+from lowtide.training.step import computing, take_step
 from lowtide.units import GIB
 
 MODELS = ("gpt2", "gpt2-medium", "gpt2-large")
 MICRO_BATCHES = (4, 16, 64)
-RECIPES = ("fast", "lean")
+RECIPES = ("fast", "lean", "leanest")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +50,8 @@ class Row:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default=",".join(MODELS))
+    parser.add_argument("--recipes", default=",".join(RECIPES))
+    parser.add_argument("--modes", default="eager,compiled")
     parser.add_argument("--quick", action="store_true", help="gpt2 alone, two micro-batches")
     chosen = parser.parse_args()
     quick = chosen.quick
@@ -55,9 +61,9 @@ def main() -> None:
     rows: list[Row] = []
     began = time.perf_counter()
     for name in models:
-        for compiled in (False, True):
-            for recipe in RECIPES:
-                kind = StepKind(recipe=recipe, compiled=compiled)  # type: ignore[arg-type]
+        for mode in chosen.modes.split(","):
+            for recipe in chosen.recipes.split(","):
+                kind = StepKind(recipe=recipe, compiled=mode == "compiled")
                 for row in measure(name, kind, sizes):
                     rows.append(row)
                     show(row)
@@ -68,18 +74,20 @@ def main() -> None:
 
 def measure(name: str, kind: StepKind, sizes: tuple[int, ...]) -> Iterator[Row]:
     """Every micro-batch of one model and kind; what does not fit is left out."""
-    shape = SHAPES[name]
-    torch._dynamo.reset()  # type: ignore[no-untyped-call]
-    torch.cuda.empty_cache()
-    with torch.device("cuda"):
+    shape, settings = SHAPES[name], settings_for(name, kind)
+    clear()
+    device = torch.device("cuda")
+    with device:
         model = GPT(shape, recompute=kind.recomputes)
+    choose_attention(model, settings, device)
     if kind.compiled:
         compile_model(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    optimizer = make_optimizer(model, settings)
     room = torch.cuda.get_device_properties(0).total_memory * 0.95
     for size in sizes:
         if peak_of_step(shape, size, kind).total > room:
             continue
+        clear()
         for parts in (1, 2):
             now = StepKind(recipe=kind.recipe, compiled=kind.compiled, accumulating=parts > 1)
             yield Row(
@@ -87,7 +95,7 @@ def measure(name: str, kind: StepKind, sizes: tuple[int, ...]) -> Iterator[Row]:
                 micro_batch=size,
                 kind=now,
                 what=f"{parts} part{'s' if parts > 1 else ''}",
-                measured=measure_steps(model, optimizer, shape, size, parts),
+                measured=measure_steps(model, optimizer, settings_for(name, kind, size, parts)),
                 predicted=peak_of_step(shape, size, now).total,
             )
         yield Row(
@@ -95,37 +103,52 @@ def measure(name: str, kind: StepKind, sizes: tuple[int, ...]) -> Iterator[Row]:
             micro_batch=size,
             kind=kind,
             what="evaluation",
-            measured=measure_evaluation(model, shape, size),
+            measured=measure_evaluation(model, settings_for(name, kind, size)),
             predicted=peak_of_evaluation(shape, size, kind).total,
         )
 
 
-def measure_steps(
-    model: GPT, optimizer: torch.optim.Optimizer, shape: ModelShape, size: int, parts: int
-) -> int:
+def clear() -> None:
+    """What was before is gone: models, and the graphs that hold their buffers."""
+    torch._dynamo.reset()  # type: ignore[no-untyped-call]
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+def settings_for(name: str, kind: StepKind, size: int = 16, parts: int = 1) -> RunSettings:
+    shape = SHAPES[name]
+    return RunSettings(
+        model=name,
+        shape=shape,
+        data="",
+        batch_tokens=parts * size * shape.context,
+        micro_batch=size,
+        steps=100,
+        learning_rate=1e-4,
+        final_learning_rate=1e-5,
+        warmup_steps=1,
+        recipe=kind.recipe,
+        compiled=kind.compiled,
+    )
+
+
+def measure_steps(model: GPT, optimizer: torch.optim.Optimizer, settings: RunSettings) -> int:
     """The peak of the second step: the first compiles, and makes the optimizer's state."""
-    tokens = torch.randint(0, shape.vocabulary_size, (parts, size, shape.context), device="cuda")
-    count = torch.tensor(float(tokens.numel()), device="cuda")
-    for _ in range(2):
+    rows, shape = settings.windows_per_step, settings.shape
+    tokens = torch.randint(0, shape.vocabulary_size, (rows, shape.context), device="cuda")
+    for step in range(2):
         torch.cuda.reset_peak_memory_stats()
-        for part in tokens:
-            with torch.autocast("cuda", torch.bfloat16):
-                loss = model(part, part, count)
-            loss.backward()
-            del loss
-        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad(set_to_none=True)
-    torch.cuda.synchronize()
+        take_step(model, optimizer, settings, step, (tokens, tokens))
     return torch.cuda.max_memory_allocated()
 
 
 @torch.no_grad()
-def measure_evaluation(model: GPT, shape: ModelShape, size: int) -> int:
+def measure_evaluation(model: GPT, settings: RunSettings) -> int:
     """The peak of one pass without gradients, the optimizer's state being there."""
+    size, shape = settings.micro_batch, settings.shape
     tokens = torch.randint(0, shape.vocabulary_size, (size, shape.context), device="cuda")
     torch.cuda.reset_peak_memory_stats()
-    with torch.autocast("cuda", torch.bfloat16):
+    with computing(settings):
         model(tokens, tokens)
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated()
@@ -134,7 +157,7 @@ def measure_evaluation(model: GPT, shape: ModelShape, size: int) -> int:
 def show(row: Row) -> None:
     mode = "compiled" if row.kind.compiled else "eager"
     print(
-        f"{row.model:<12} {row.micro_batch:>3}  {mode:<8}  {row.kind.recipe:<5}  {row.what:<10}  "
+        f"{row.model:<12} {row.micro_batch:>3}  {mode:<8}  {row.kind.recipe:<7}  {row.what:<10}  "
         f"measured {row.measured / GIB:7.2f} GiB  predicted {row.predicted / GIB:7.2f} GiB  {row.error:+6.1%}",
         flush=True,
     )

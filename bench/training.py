@@ -19,23 +19,27 @@ import functools
 import statistics
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import torch
 
-from bench.nanogpt_step import NanoGPT, make_optimizer, take_step
+from bench.nanogpt_step import NanoGPT, make_optimizer, start_alike, take_step
 from lowtide.model.shape import find_shape
 from lowtide.training.build import build_model
 from lowtide.training.optimizer import make_optimizer as make_ours
 from lowtide.training.optimizer import set_learning_rate
 from lowtide.training.schedule import learning_rate_at
 from lowtide.training.settings import RunSettings
-from lowtide.training.step import take_step as take_our_step
+from lowtide.training.step import start_step
 from lowtide.units import GIB
 
 Batch = tuple[torch.Tensor, torch.Tensor]
-Step = Callable[[int, Batch], float]
-_WARM_STEPS, _TIMED_STEPS = 4, 12
+Step = Callable[[int, Batch], Callable[[], float]]
+"""Starts a step, and returns how to read its loss."""
+_WARM_STEPS, _TIMED_STEPS = 4, 20
+_READ_EVERY = {"nanoGPT": 10, "fast": 1, "lean": 1}
+"""nanoGPT looks at its loss every ten steps; ours at each, when the next one is under way."""
 
 
 def settings_for(model: str, batch: int, recipe: str, steps: int = 1000) -> RunSettings:
@@ -56,14 +60,14 @@ def settings_for(model: str, batch: int, recipe: str, steps: int = 1000) -> RunS
 
 def nano_step(settings: RunSettings) -> Step:
     """As nanoGPT's loop does it, with its learning rate set before each step."""
-    torch.manual_seed(0)
     model = NanoGPT(settings.shape).cuda()
+    start_alike(model, build_model(replace(settings, compiled=False), torch.device("cuda")))
     optimizer = make_optimizer(model)
     compiled = torch.compile(model)
 
-    def step(number: int, batch: Batch) -> float:
+    def step(number: int, batch: Batch) -> Callable[[], float]:
         set_learning_rate(optimizer, learning_rate_at(number, settings))
-        return take_step(compiled, optimizer, *batch).item()
+        return take_step(compiled, optimizer, *batch).item
 
     return step
 
@@ -71,7 +75,14 @@ def nano_step(settings: RunSettings) -> Step:
 def our_step(settings: RunSettings) -> Step:
     model = build_model(settings, torch.device("cuda"))
     optimizer = make_ours(model, settings)
-    return lambda number, batch: take_our_step(model, optimizer, settings, number, batch).loss
+    kernel = model.blocks[0].attention.kernels[0].name
+    print(f"{settings.recipe}: attention by {kernel}", file=sys.stderr, flush=True)
+
+    def step(number: int, batch: Batch) -> Callable[[], float]:
+        under_way = start_step(model, optimizer, settings, number, batch)
+        return lambda: under_way.wait().loss
+
+    return step
 
 
 def random_batch(settings: RunSettings) -> Batch:
@@ -92,12 +103,15 @@ def start(make: Callable[[], Step], batch: Batch) -> tuple[Step, float, float]:
     return step, time.monotonic() - started, (torch.cuda.max_memory_allocated() - held) / GIB
 
 
-def milliseconds(step: Step, batch: Batch) -> float:
-    step(0, batch)
+def milliseconds(step: Step, batch: Batch, read_every: int) -> float:
+    last = step(0, batch)
     torch.cuda.synchronize()
     started = time.perf_counter()
     for number in range(_TIMED_STEPS):
-        step(number, batch)
+        this = step(number, batch)
+        if number % read_every == 0:
+            last()
+        last = this
     torch.cuda.synchronize()
     return 1000 * (time.perf_counter() - started) / _TIMED_STEPS
 
@@ -124,7 +138,7 @@ def print_speeds(chosen: argparse.Namespace) -> None:
             warm[way] = (seconds, peak)
         for _ in range(chosen.rounds):
             for way, step in steps.items():
-                times[way].append(milliseconds(step, batch))
+                times[way].append(milliseconds(step, batch, _READ_EVERY[way]))
         _print_rows(batch_size, batch, times, warm)
         del steps, batch
         torch.cuda.empty_cache()
@@ -151,7 +165,7 @@ def _print_rows(
 
 
 def print_curves(chosen: argparse.Namespace) -> None:
-    """Both models on the same windows in the same order; every tenth of the run, the mean loss of it."""
+    """Both models from the same weights, on the same windows; every tenth of the run, the mean loss of it."""
     settings = settings_for(chosen.model, chosen.batches[0], "fast", steps=chosen.steps)
     data = np.fromfile(chosen.curve, dtype=np.uint16).astype(np.int64)
     windows = (len(data) - 1) // settings.shape.context
@@ -160,7 +174,7 @@ def print_curves(chosen: argparse.Namespace) -> None:
     for way, make in {"nanoGPT": nano_step, "ours": our_step}.items():
         step, losses, started = make(settings), [], time.monotonic()
         for number in range(settings.steps):
-            losses.append(step(number, _real_batch(data, order, settings, number)))
+            losses.append(step(number, _real_batch(data, order, settings, number))())
         curves[way] = losses
         print(f"{way}: {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
         del step

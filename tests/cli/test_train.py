@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from pathlib import Path
 
 import pytest
@@ -121,6 +122,26 @@ def test_a_smoke_test_tells_and_leaves_nothing(
     assert report["hours"] > 0
     assert "trying ten steps" in tried.err
     assert sorted(path for path in tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("chosen", "then"),
+    [
+        ({}, {"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}),
+        ({"PYTORCH_ALLOC_CONF": "x"}, {"PYTORCH_ALLOC_CONF": "x"}),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "x"}, {"PYTORCH_CUDA_ALLOC_CONF": "x"}),
+    ],
+)
+def test_the_allocator_lets_segments_grow_unless_it_was_told(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    chosen: dict[str, str],
+    then: dict[str, str],
+) -> None:
+    monkeypatch.setattr(os, "environ", dict(chosen))
+    assert call(capsys, "train", tmp_path / "none", "--out", tmp_path / "run").code == 2
+    assert os.environ == then
 
 
 def test_weights_and_biases_is_asked_for_and_missing(

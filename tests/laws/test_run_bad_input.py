@@ -130,7 +130,6 @@ def test_other_data_on_going_on_is_told(desk: Desk) -> None:
         (("--micro-batch", "0"), "micro_batch cannot be 0"),
         (("--model", "gpt9"), "gpt9"),
         (("--context", "8"), "windows of 16 tokens, not of 8"),
-        (("--recipe", "leanest"), "torchao is not installed"),
         (("--recipe", "fat"), "'fat' is not one of"),
         (("--memory", "some"), "some"),
     ],

@@ -111,3 +111,9 @@ def test_no_budget_is_advised_that_the_machine_would_refuse() -> None:
         check_needs(choose_budget("1GiB", limit_of(GIB)), {"encoder": 2 * GIB})
     assert caught.value.remedy.startswith("run where `--memory")
     assert "available memory allows 1.0 GiB here" in caught.value.remedy
+
+
+def test_what_the_user_has_sized_already_gets_nearly_all() -> None:
+    """torch with CUDA alone takes 2 GiB: a modest share would stop every training run after a step."""
+    assert choose_budget(None, limit_of(100 * GIB), generous=True).total_bytes == 90 * GIB
+    assert choose_budget("1GiB", limit_of(100 * GIB), generous=True).total_bytes == GIB

@@ -12,11 +12,12 @@ from lowtide.errors import InterruptedRun, LowtideError, StoppedError
 from lowtide.events import Evaluated, Event, Stepped
 from lowtide.model.gpt import GPT
 from lowtide.pipeline import stop_run
+from lowtide.pipeline import train as train_room
 from lowtide.pipeline.train import train
 from lowtide.storage.sealed_json import read_sealed
 from lowtide.training import loop as room
 from lowtide.training.checkpoint import find_checkpoints, step_of
-from lowtide.training.step import StepResult, take_step
+from lowtide.training.step import StepUnderWay, start_step
 from tests.training.small_runs import (
     Heard,
     make_settings,
@@ -41,15 +42,16 @@ class Poison:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, steps: range) -> None:
         self.steps = steps
-        monkeypatch.setattr(room, "take_step", self._take)
+        self.last_started = 0
+        monkeypatch.setattr(room, "start_step", self._take)
 
-    def _take(self, model: GPT, *others: object) -> StepResult:
-        step = others[2]
+    def _take(self, model: GPT, *others: object) -> StepUnderWay:
+        step = self.last_started = others[2]  # type: ignore[assignment]
         if step not in self.steps:
-            return take_step(model, *others)  # type: ignore[arg-type]
+            return start_step(model, *others)  # type: ignore[arg-type]
         hook = model.final_norm.bias.register_hook(lambda gradient: gradient * math.nan)
         try:
-            return take_step(model, *others)  # type: ignore[arg-type]
+            return start_step(model, *others)  # type: ignore[arg-type]
         finally:
             hook.remove()
 
@@ -75,6 +77,23 @@ def test_steps_tell_of_tokens_epochs_and_rates(data: Path, tmp_path: Path) -> No
     assert all(event.private_bytes > 0 and event.seconds > 0 for event in told)
     assert told[-1].seconds_left == 0
     assert not find_checkpoints(tmp_path / "run")
+
+
+def test_the_time_that_is_left_forgets_the_steps_that_compiled(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now, slow = [0.0], Poison(monkeypatch, range(0))
+
+    def clock() -> float:
+        now[0] += 100.0 if slow.last_started < 2 else 0.5
+        return now[0]
+
+    monkeypatch.setattr(room.time, "perf_counter", clock)
+    settings = make_settings(data, steps=9, checkpoint_every=0, evaluate_every=0)
+    _, heard = run_heard(tmp_path / "run", settings)
+    left = [event.seconds_left for event in heard.events if isinstance(event, Stepped)]
+    assert left[0] > 500
+    assert max(left[2:]) < 10
 
 
 def test_the_best_is_saved_and_kept_whenever_it_comes(data: Path, tmp_path: Path,
@@ -128,6 +147,34 @@ def test_a_stop_at_the_last_step_is_a_finished_run(data: Path, tmp_path: Path) -
         should_stop=lambda: "terminated" if len(heard.losses) >= 24 else None,
     )
     assert done.state.step == 24
+
+
+def test_reading_steps_late_changes_nothing(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a GPU, which has the next step before the last one is read: two of them skipped, and a stop."""
+    settings = make_settings(data, steps=17, evaluate_every=4, checkpoint_every=5)
+    monkeypatch.setattr(
+        train_room,
+        "make_optimizer",
+        lambda model, settings: torch.optim.AdamW(model.parameters(), fused=True),
+    )
+    poison, found = Poison(monkeypatch, range(5, 7)), []
+    for ahead in (0, 1, 3):
+        monkeypatch.setattr(room, "steps_ahead", lambda _, ahead=ahead: ahead)
+        out, heard = tmp_path / f"ahead-{ahead}", Heard()
+        with pytest.raises(StoppedError, match="after step 11"):
+            train(
+                out,
+                settings,
+                listen=heard,
+                should_stop=lambda: "terminated" if poison.last_started == 10 else None,
+            )
+        result, after = run_heard(out, settings)
+        assert result.state.skipped_steps == 2
+        found.append((told_of(out), tensors_of(out), heard.losses + after.losses))
+    assert len(found[0][2]) == 17
+    assert found[0] == found[1] == found[2]
 
 
 def test_a_step_that_is_not_finite_is_skipped_told_and_passed(

@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-import importlib.util
+import itertools
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from lowtide.errors import UsageError
+from lowtide.errors import StoppedError, UsageError
+from lowtide.pipeline.train import train
 from lowtide.training.optimizer import (
     make_empty_state,
     make_optimizer,
     set_learning_rate,
     state_tensors,
 )
-from tests.model.small import lively
-from tests.training.small_runs import SHAPE, make_settings
+from lowtide.training.step import take_step
+from tests.model.small import batch, lively
+from tests.training.small_runs import SHAPE, make_settings, make_tokens, run_heard, tensors_of
 
 SETTINGS = make_settings(Path("somewhere"), weight_decay=0.5)
+WIDE = replace(SHAPE, width=64)
+"""torchao leaves tensors of fewer than 4,096 numbers as they are."""
+LEANEST = make_settings(Path("somewhere"), shape=WIDE, recipe="leanest")
 
 
 def test_decay_shrinks_matrices_and_leaves_biases_and_norms_alone() -> None:
@@ -63,8 +71,51 @@ def test_empty_state_is_what_a_new_optimizer_begins_with() -> None:
     assert all(torch.equal(a, b) for a, b in zip(*stepped, strict=True))
 
 
-@pytest.mark.skipif(importlib.util.find_spec("torchao") is not None, reason="torchao is here")
-def test_eight_bits_without_torchao_are_refused_with_what_to_install() -> None:
+def test_eight_bits_without_torchao_are_refused_with_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "torchao.optim", None)
     with pytest.raises(UsageError) as refused:
-        make_optimizer(lively(SHAPE), make_settings(Path("somewhere"), recipe="leanest"))
+        make_optimizer(lively(SHAPE), LEANEST)
     assert "lowtide[lean]" in refused.value.remedy
+
+
+@pytest.fixture
+def no_compiling() -> Iterator[None]:
+    """torchao compiles its step for every shape, which takes a CPU a minute; the sums are the same."""
+    with torch.compiler.set_stance("force_eager"):
+        yield
+
+
+@pytest.mark.usefixtures("no_compiling")
+def test_eight_bits_move_as_thirty_two_do_and_take_a_quarter() -> None:
+    found = []
+    for settings in (replace(LEANEST, recipe="lean"), LEANEST):
+        model = lively(WIDE)
+        optimizer = make_optimizer(model, settings)
+        losses = [
+            take_step(model, optimizer, settings, step, batch(WIDE, seed=step)).loss
+            for step in range(6)
+        ]
+        size = sum(one.numel() * one.element_size() for _, one in state_tensors(model, optimizer))
+        found.append((losses, size))
+    (wanted, whole), (losses, quarter) = found
+    assert losses == pytest.approx(wanted, abs=2e-2)
+    assert losses != wanted
+    assert quarter < 0.3 * whole
+
+
+@pytest.mark.usefixtures("no_compiling")
+def test_eight_bits_go_on_where_they_were(tmp_path: Path) -> None:
+    data, asked = make_tokens(tmp_path / "tokens"), itertools.count(1)
+    settings = make_settings(data, shape=WIDE, recipe="leanest", steps=9, checkpoint_every=3)
+    whole, straight = run_heard(tmp_path / "whole", settings)
+    with pytest.raises(StoppedError, match="after step 5"):
+        train(
+            tmp_path / "cut",
+            settings,
+            should_stop=lambda: "terminated" if next(asked) == 5 else None,
+        )
+    _, rest = run_heard(tmp_path / "cut", settings)
+    assert rest.losses == straight.losses[5:]
+    assert tensors_of(whole.folder) == tensors_of(tmp_path / "cut")

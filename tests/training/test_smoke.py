@@ -74,6 +74,21 @@ def test_hours_are_those_of_whole_steps_without_the_first_which_compile() -> Non
     assert report.tokens_per_second == pytest.approx(6 * SHAPE.context / 0.25)
 
 
+def test_speed_is_compared_with_the_peak_of_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = room.subprocess.CompletedProcess([], 0, stdout=json.dumps(asdict(FOUND)), stderr="")
+    monkeypatch.setattr(room.subprocess, "run", lambda *_, **__: answer)
+    rate = 6 * SHAPE.context / 0.25
+    report = smoke(SETTINGS, "nowhere", peak_flops=4 * rate * SHAPE.flops_per_token)
+    assert report.mfu == pytest.approx(0.25)
+    assert "25% of the card's peak" in smoke_lines(report, 3)[0]
+    assert smoke(SETTINGS, "nowhere").mfu is None
+
+
+def test_the_budget_that_was_named_holds_for_the_try_too(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(DoesNotFitError, match="more than the"):
+        smoke(make_settings(data), tmp_path / "run", memory="1000000GiB")
+
+
 def test_ten_steps_hold_the_memory_of_the_whole_run() -> None:
     short = _shortened(SETTINGS)
     assert (short.steps, short.micro_batch, short.windows_per_step) == (10, 3, 6)

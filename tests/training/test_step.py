@@ -110,6 +110,38 @@ def test_a_poisoned_weight_skips_the_step_and_moves_nothing(bad: float) -> None:
     assert all(one.grad is None for one in model.parameters())
 
 
+@pytest.mark.parametrize("clip", [1e-3, 1e3])
+def test_a_fused_step_clips_as_the_plain_one_does(clip: float) -> None:
+    found, cut = [], replace(SETTINGS, clip=clip)
+    for fused in (False, True):
+        model = lively(SHAPE)
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, eps=0.1, fused=fused)
+        for step in range(3):
+            result = take_step(model, optimizer, cut, step, batch(SHAPE, seed=step))
+        found.append((result, weights(model)))
+    (plain, wanted), (result, moved) = found
+    assert result.gradient_norm == pytest.approx(plain.gradient_norm, rel=1e-5)
+    assert not same(wanted, weights(lively(SHAPE)))
+    for one, other in zip(moved, wanted, strict=True):
+        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-5)
+
+
+def test_a_fused_step_that_is_not_finite_moves_nothing_and_counts_nothing() -> None:
+    model = lively(SHAPE)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.1, fused=True)
+    take_step(model, optimizer, SETTINGS, 0, batch(SHAPE))
+    kept = [[one.clone() for one in optimizer.state[p].values()] for p in model.parameters()]
+    before = weights(model)
+    hook = model.final_norm.bias.register_hook(lambda gradient: gradient * math.inf)
+    assert take_step(model, optimizer, SETTINGS, 1, batch(SHAPE, seed=1)).skipped
+    assert same(before, weights(model))
+    for parameter, state in zip(model.parameters(), kept, strict=True):
+        assert same(list(optimizer.state[parameter].values()), state)
+    hook.remove()
+    assert not take_step(model, optimizer, SETTINGS, 1, batch(SHAPE, seed=1)).skipped
+    assert not same(before, weights(model))
+
+
 def test_a_poisoned_gradient_skips_the_step_and_the_next_one_goes_on() -> None:
     model = lively(SHAPE)
     optimizer = make_optimizer(model, SETTINGS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import MutableMapping
 from pathlib import Path
 
 import click
@@ -30,7 +31,7 @@ from lowtide.cli.stop_signals import listen_for_stops
 )
 @click.option("--seed", type=int, help="Of the weights and of the order.  [default: 0]")
 @click.option("--tokenizer", help="Tokenizer of a peer's files, which do not name it.")
-@click.option("--memory", metavar="SIZE", help="Budget of RAM such as 8GiB.")
+@click.option("--memory", metavar="SIZE", help="Budget of RAM.  [default: 90% of what there is]")
 @click.option("--wandb", metavar="PROJECT", help="Send curves to Weights & Biases as well.")
 @click.option("--smoke", is_flag=True, help="Only try it: ten steps, an evaluation, a checkpoint.")
 @click.option("--no-smoke", is_flag=True, help="Begin a long run without trying it first.")
@@ -58,6 +59,7 @@ def train_command(
 
     Several GPUs: torchrun --nproc-per-node=2 -m lowtide train DATA --out RUN
     """
+    _let_segments_grow(os.environ)
     from lowtide.dataset.token_dataset import need_torch
     from lowtide.pipeline.choose_run import Asked, choose_run
 
@@ -87,3 +89,12 @@ def train_command(
         refuse_problems(started.smoke)
     if started.run is not None:
         show_trained(started.run, chosen.settings, as_json=as_json)
+
+
+def _let_segments_grow(environment: MutableMapping[str, str]) -> None:
+    """PyTorch's allocator leaves fewer gaps that way; it asks before its first use. Who has chosen, has chosen.
+
+    gpt2-medium with 10.7 GiB of tensors ran out of 11.4 without it.
+    """
+    if not {"PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF"} & environment.keys():
+        environment["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"

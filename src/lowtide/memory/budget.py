@@ -40,16 +40,20 @@ class Budget:
         return f"{format_bytes(self.total_bytes)} {origin} ({room})"
 
 
-def choose_budget(text: str | None, limit: MemoryLimit) -> Budget:
-    """`"1GiB"` as named, `"50%"` of the limit, `None` a modest share; never more than the limit."""
+def choose_budget(text: str | None, limit: MemoryLimit, *, generous: bool = False) -> Budget:
+    """`"1GiB"` as named, `"50%"` of the limit, `None` a modest share; never more than the limit.
+
+    Generous, for work whose size the user has chosen already, such as a model: `None` takes nearly all.
+    """
     if text is None:
-        return Budget(total_bytes=_default_bytes(limit.total_bytes), source="default", limit=limit)
+        found = _most_bytes(limit.total_bytes) if generous else _default_bytes(limit.total_bytes)
+        return Budget(total_bytes=found, source="default", limit=limit)
     total_bytes = _named_bytes(text, limit)
     if total_bytes > limit.total_bytes:
         raise DoesNotFitError(
             f"--memory {text} is more than the {format_bytes(limit.total_bytes)} "
             f"that {limit.source} allows",
-            remedy=f"pass `--memory 90%` ({format_bytes(limit.total_bytes * 9 // 10)}) or less",
+            remedy=f"pass `--memory 90%` ({format_bytes(_most_bytes(limit.total_bytes))}) or less",
         )
     return Budget(total_bytes=total_bytes, source="named", limit=limit)
 
@@ -80,6 +84,10 @@ def _remedy(limit: MemoryLimit, wanted_bytes: int) -> str:
 def _default_bytes(limit_bytes: int) -> int:
     modest = min(limit_bytes // DEFAULT_SHARE, DEFAULT_MOST_BYTES)
     return min(max(modest, DEFAULT_LEAST_BYTES), limit_bytes)
+
+
+def _most_bytes(limit_bytes: int) -> int:
+    return limit_bytes * 9 // 10
 
 
 def _named_bytes(text: str, limit: MemoryLimit) -> int:

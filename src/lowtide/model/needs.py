@@ -109,7 +109,7 @@ def peak_of_evaluation(shape: ModelShape, micro_batch: int, kind: StepKind) -> M
         gradients=0,
         activations=(1 if at_the_head else 1 + in_a_block) * stream + 2 * _INDEX * tokens,
         logits=logits if at_the_head else 0,
-        copies=_copies(shape, kind, shape.layers) + _head_copy(shape, kind) * at_the_head,
+        copies=_copies_evaluated(shape, kind) + _head_copy(shape, kind) * at_the_head,
     )
 
 
@@ -254,6 +254,11 @@ def _copies(shape: ModelShape, kind: StepKind, layers: int) -> int:
     if kind.precision == "float32" or (kind.compiled and kind.recomputes):
         return 0
     return layers * kind.number_bytes * (12 * shape.width**2 + 9 * shape.width)
+
+
+def _copies_evaluated(shape: ModelShape, kind: StepKind) -> int:
+    """Autocast keeps them to the end of the pass; compiled, each is gone when it has been used."""
+    return 0 if kind.compiled else _copies(shape, kind, shape.layers)
 
 
 def _head_copy(shape: ModelShape, kind: StepKind) -> int:

@@ -31,12 +31,18 @@ def smoke(
     settings: RunSettings,
     out: str | Path,
     *,
+    memory: str | None = None,
     predicted_gpu_bytes: int | None = None,
+    peak_flops: float | None = None,
 ) -> SmokeReport:
     """Try the planned settings beside `out`, where nothing is left behind; LowtideError if they cannot run."""
     short = _shortened(settings)
-    found = _run_child(short, Path(out))
-    return _judge(settings, short, found, predicted_gpu_bytes)
+    found = _run_child(short, Path(out), memory)
+    report = _judge(settings, short, found, predicted_gpu_bytes)
+    if peak_flops is None:
+        return report
+    flops = report.tokens_per_second * settings.shape.flops_per_token
+    return replace(report, mfu=flops / peak_flops)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +78,8 @@ def _shortened(settings: RunSettings) -> RunSettings:
     )
 
 
-def _run_child(short: RunSettings, out: Path) -> ChildReport:
-    asked = {"settings": short.as_record(), "out": str(out.absolute())}
+def _run_child(short: RunSettings, out: Path, memory: str | None) -> ChildReport:
+    asked = {"settings": short.as_record(), "out": str(out.absolute()), "memory": memory}
     command = [sys.executable, "-m", "lowtide.pipeline.smoke_child"]
     done = subprocess.run(
         command, input=json.dumps(asked), capture_output=True, text=True, check=False

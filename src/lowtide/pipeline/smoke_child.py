@@ -48,12 +48,13 @@ def run(asked: dict[str, object]) -> ChildReport:
     """Ten steps in a folder beside the real one, which is gone afterwards."""
     from lowtide.pipeline.train import train
 
-    record, out = asked["settings"], Path(str(asked["out"]))
+    record, out, memory = asked["settings"], Path(str(asked["out"])), asked["memory"]
     assert isinstance(record, dict), "as `smoke` sends it"
+    assert isinstance(memory, str | None), "as `smoke` sends it"
     settings, collector = settings_of(record), Collector()
     place = next(path for path in (out, *out.parents) if path.exists())
     with tempfile.TemporaryDirectory(prefix=".lowtide-smoke-", dir=place) as temporary:
-        result = train(Path(temporary) / "run", settings, listen=collector)
+        result = train(Path(temporary) / "run", settings, memory=memory, listen=collector)
     return ChildReport(
         micro_batch=result.micro_batch,
         losses=[one.loss for one in collector.steps],

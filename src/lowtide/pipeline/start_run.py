@@ -54,7 +54,13 @@ def start_run(
     if only_smoke or (new_and_long and not without_smoke and ranks.world_size == 1):
         listen(Note(text="trying ten steps, an evaluation, a checkpoint and a sample"))
         try:
-            report = smoke(settings, out, predicted_gpu_bytes=chosen.predicted_gpu_bytes)
+            report = smoke(
+                settings,
+                out,
+                memory=memory,
+                predicted_gpu_bytes=chosen.predicted_gpu_bytes,
+                peak_flops=chosen.peak_flops,
+            )
         finally:  # Ctrl-C reaches the child too, whose end would else look like a fault
             _leave_if_asked(should_stop)
         for line in smoke_lines(report, settings.micro_batch):
@@ -66,7 +72,7 @@ def start_run(
     result = train(
         out,
         settings,
-        memory=choose_budget(memory, machine_limit(slurm=environment)),
+        memory=choose_budget(memory, machine_limit(slurm=environment), generous=True),
         restart=restart,
         listen=listen if ranks.leads else ignore,
         should_stop=should_stop,
@@ -98,6 +104,8 @@ def _leave_if_asked(should_stop: ShouldStop) -> None:
 def smoke_lines(report: SmokeReport, planned_micro_batch: int) -> list[str]:
     """What a smoke test found, for people."""
     speed = f"{format_count(round(report.tokens_per_second))} tokens/s"
+    if report.mfu is not None:
+        speed += f", {report.mfu:.0%} of the card's peak"
     lines = [
         f"{1000 * report.step_seconds:,.0f} ms a step, {speed} (measured on some steps); the whole run "
         f"takes {format_seconds(3600 * report.hours)} at that speed",

@@ -79,7 +79,9 @@ def train(
     started = time.monotonic()
     ranks = ranks or Ranks()
     folder = Path(out)
-    budget = memory if isinstance(memory, Budget) else choose_budget(memory, machine_limit())
+    budget = memory
+    if not isinstance(budget, Budget):
+        budget = choose_budget(budget, machine_limit(), generous=True)
     datasets = _open_data(settings, listen)
     _check_share(settings, ranks)
     device = device_of(settings, ranks)

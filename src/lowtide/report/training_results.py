@@ -66,6 +66,8 @@ def show_smoke(report: SmokeReport, *, as_json: bool) -> None:
         ("checkpoint", f"{format_seconds(report.checkpoint_seconds)} (measured)"),
         ("at a time", f"{report.micro_batch} windows"),
     ]
+    if report.mfu is not None:
+        rows.insert(3, ("MFU", f"{report.mfu:.0%} of the card's own peak"))
     if report.gpu_bytes is not None:
         predicted = report.predicted_gpu_bytes
         told = f", {format_bytes(predicted)} predicted" if predicted else ""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import torch
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -18,7 +16,7 @@ _TRIED = (
     SDPBackend.FLASH_ATTENTION,
     SDPBackend.EFFICIENT_ATTENTION,
 )
-_TRIALS, _WINDOWS = 5, 16
+_TRIALS, _WINDOWS = 10, 16
 
 
 def device_of(settings: RunSettings, ranks: Ranks) -> torch.device:
@@ -46,12 +44,17 @@ def build_model(settings: RunSettings, device: torch.device) -> GPT:
     model.to(device)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
-        kernels = [fastest_attention(settings, device), SDPBackend.MATH]
-        for block in model.blocks:
-            block.attention.kernels = kernels  # type: ignore[union-attr]
+        choose_attention(model, settings, device)
     if settings.compiled:
         compile_model(model)
     return model
+
+
+def choose_attention(model: GPT, settings: RunSettings, device: torch.device) -> None:
+    """The fastest here, and the plain one where that cannot run."""
+    kernels = [fastest_attention(settings, device), SDPBackend.MATH]
+    for block in model.blocks:
+        block.attention.kernels = kernels  # type: ignore[union-attr]
 
 
 def fastest_attention(settings: RunSettings, device: torch.device) -> SDPBackend:
@@ -66,23 +69,30 @@ def fastest_attention(settings: RunSettings, device: torch.device) -> SDPBackend
 def _time_attention(
     kernel: SDPBackend, settings: RunSettings, device: torch.device
 ) -> float | None:
-    """Seconds of a few passes, with tensors that lie as the model's do; None where it cannot run."""
+    """Milliseconds of a few passes, with tensors that lie as the model's do; None where it cannot run."""
     shape = settings.shape
-    size = (min(settings.micro_batch, _WINDOWS), shape.context, shape.heads, shape.head_width)
+    size = (min(settings.micro_batch, _WINDOWS), shape.context, 3, shape.heads, shape.head_width)
     kind = torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
-    q, k, v, gradient = (
-        torch.randn(size, device=device, dtype=kind).transpose(1, 2).requires_grad_()
-        for _ in range(4)
-    )
+    packed = torch.randn(size, device=device, dtype=kind, requires_grad=True)
+    q, k, v = (one.transpose(1, 2) for one in packed.unbind(2))
+    began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     try:
         with sdpa_kernel([kernel]):
             for trial in range(2 * _TRIALS):
                 if trial == _TRIALS:  # the first ones load and plan
-                    torch.cuda.synchronize(device)
-                    started = time.perf_counter()
+                    _occupy(device)
+                    began.record()
                 mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-                torch.autograd.grad(mixed, (q, k, v), gradient.detach())
+                torch.autograd.grad(mixed, packed, mixed.detach(), retain_graph=True)
     except RuntimeError:  # torch's word for "not for this card, type or shape"
         return None
+    ended.record()
     torch.cuda.synchronize(device)
-    return time.perf_counter() - started
+    return float(began.elapsed_time(ended))
+
+
+def _occupy(device: torch.device) -> None:
+    """Work for some milliseconds, behind which passes queue up: else their launching would be timed."""
+    square = torch.ones(4096, 4096, device=device, dtype=torch.bfloat16)
+    for _ in range(50):
+        square @ square

@@ -1,6 +1,6 @@
 """The loop: step after step, with evaluations, samples and checkpoints when they are due, and a clean end.
 
-    batch → step → told, logged, judged → due? evaluate, sample, save → asked to stop? save and leave
+    batch → step → told, logged, judged → asked to stop, or something due? evaluate, sample, save → leave
 
 It is handed what it needs to know of the world: whether to stop, whom to tell, how to write a sample.
 """
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -27,11 +28,13 @@ from lowtide.training.checkpoint import RunState, find_checkpoints, prune, write
 from lowtide.training.data_parallel import Ranks, any_rank, wait_for_all
 from lowtide.training.evaluate import evaluate
 from lowtide.training.settings import RunSettings
-from lowtide.training.step import StepResult, refuse_unknown_tokens, take_step
+from lowtide.training.step import StepResult, StepUnderWay, refuse_unknown_tokens, start_step
 from lowtide.training.watch_loss import LossWatch
 
 StopReason = Literal["interrupted", "terminated"]
 _SMOOTHING = 0.1
+_STARTING_STEPS = 3
+"""They compile, and say nothing about the time that is left: only the last of them is remembered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +75,10 @@ class Loop:
             vocabulary_size=settings.shape.vocabulary_size,
         )
         self._device = next(model.parameters()).device
-        self._step_seconds = 0.0
+        self._under_way: deque[StepUnderWay] = deque()
+        self._ahead = steps_ahead(self._device)
+        self._clock = self._step_seconds = 0.0
+        self._told = 0
         self._last_saved = state.step
 
     def run(self) -> RunState:
@@ -81,43 +87,54 @@ class Loop:
             self.settings.windows_per_step,
             rank=self._around.ranks.rank,
             world_size=self._around.ranks.world_size,
-            device=str(self._device) if self._device.type == "cuda" else None,
         )
         if self.state.loader:
             loader.load_state_dict(dict(self.state.loader))
         batches = iter(loader)
+        self._clock = time.perf_counter()
         try:
             while self.state.step < self.settings.steps:
-                started = time.perf_counter()  # waiting for data is part of a step
                 x, y = next(batches)
-                self._after_batch((x, y), _plain(loader.state_dict()), started)
+                self._start_step((x, y), _plain(loader.state_dict()))
+                self._go_on()
         finally:
             loader.close()
         return self.state
 
-    def _after_batch(
-        self, batch: tuple[Tensor, Tensor], position: JsonObject, started: float
-    ) -> None:
-        refuse_unknown_tokens(*batch, self.settings.shape)
-        result = self._step_that_fits(batch)
-        seconds = time.perf_counter() - started
-        step = self.state.step + 1
-        self.state = replace(
-            self.state,
-            step=step,
-            loader=position,
-            skipped_steps=self.state.skipped_steps + result.skipped,
-        )
-        self._tell(result, seconds)
-        self._judge(result)
-        self._do_what_is_due()
-        self._obey()
+    def _start_step(self, batch: tuple[Tensor, Tensor], position: JsonObject) -> None:
+        refuse_unknown_tokens(*batch, self.settings.shape)  # before they leave the CPU: no waiting
+        x, y = (one.to(self._device, non_blocking=True) for one in batch)
+        self._under_way.append(self._step_that_fits((x, y)))
+        self.state = replace(self.state, step=self.state.step + 1, loader=position)
 
-    def _step_that_fits(self, batch: tuple[Tensor, Tensor]) -> StepResult:
+    def _go_on(self) -> None:
+        """What earlier steps came to; where something is due, all of them are waited for."""
+        self._catch_up(self._ahead)
+        asked = self._asked_to_stop()
+        if asked is None and not self._is_anything_due():
+            return
+        self._catch_up(0)
+        self._do_what_is_due()
+        if asked is not None:
+            self._leave(*asked)
+        self._clock = time.perf_counter()
+
+    def _catch_up(self, ahead: int) -> None:
+        """Tell and judge steps until only `ahead` are under way."""
+        while len(self._under_way) > ahead:
+            result = self._under_way.popleft().wait()
+            step, now = self.state.step - len(self._under_way), time.perf_counter()
+            skipped = self.state.skipped_steps + result.skipped
+            self.state = replace(self.state, skipped_steps=skipped)
+            self._tell(step, result, now - self._clock)  # waiting for data is part of a step
+            self._clock = now
+            self._judge(step, result)
+
+    def _step_that_fits(self, batch: tuple[Tensor, Tensor]) -> StepUnderWay:
         """Out of memory halves the part that goes through the model at a time: the step stays the same."""
         while True:
             try:
-                return take_step(self.model, self.optimizer, self.settings, self.state.step, batch)
+                return start_step(self.model, self.optimizer, self.settings, self.state.step, batch)
             except torch.OutOfMemoryError as cause:
                 self.optimizer.zero_grad(set_to_none=True)
                 self._halve(cause)
@@ -138,11 +155,11 @@ class Loop:
         )
         self._around.listen(Note(text=text, level="warning"))
 
-    def _tell(self, result: StepResult, seconds: float) -> None:
-        first = not self._step_seconds
-        mixed = _SMOOTHING * seconds + (1 - _SMOOTHING) * self._step_seconds
-        self._step_seconds = seconds if first else mixed
-        settings, step = self.settings, self.state.step
+    def _tell(self, step: int, result: StepResult, seconds: float) -> None:
+        self._told += 1
+        share = 1.0 if self._told <= _STARTING_STEPS else _SMOOTHING
+        self._step_seconds += share * (seconds - self._step_seconds)
+        settings = self.settings
         rate = settings.batch_tokens / seconds
         flops = rate * settings.shape.flops_per_token / self._around.ranks.world_size
         on_gpu = self._device.type == "cuda"
@@ -166,8 +183,8 @@ class Loop:
             )
         )
 
-    def _judge(self, result: StepResult) -> None:
-        for verdict in self._watch.see(self.state.step, result.loss, result.gradient_norm):
+    def _judge(self, step: int, result: StepResult) -> None:
+        for verdict in self._watch.see(step, result.loss, result.gradient_norm):
             if verdict.action == "end":
                 raise LowtideError(verdict.sentence, remedy=self._last_good())
             self._around.listen(Note(text=verdict.sentence, level="warning"))
@@ -180,6 +197,11 @@ class Loop:
             f"the last good checkpoint is {found[-1].name}: the same command goes on from it; should it "
             "happen again, start a new run with a lower learning rate or a longer warm-up"
         )
+
+    def _is_anything_due(self) -> bool:
+        settings, step = self.settings, self.state.step
+        every = (settings.evaluate_every, settings.sample_every, settings.checkpoint_every)
+        return step == settings.steps or any(_is_due(step, one, ends=False) for one in every)
 
     def _do_what_is_due(self) -> None:
         settings, step = self.settings, self.state.step
@@ -229,21 +251,27 @@ class Loop:
                 f"the weights are not finite at step {self.state.step}", remedy=self._last_good()
             )
 
-    def _obey(self) -> None:
+    def _asked_to_stop(self) -> tuple[StopReason, str] | None:
+        """None also after the last step: such a run is finished."""
         asked = self._around.why_stop()
         if self._around.ranks.world_size > 1:
             stops = any_rank(asked is not None, self._device)
             asked = (asked or ("terminated", "another rank stops")) if stops else None
-        if asked is None or self.state.step >= self.settings.steps:
-            return
+        return asked if self.state.step < self.settings.steps else None
+
+    def _leave(self, reason: StopReason, sentence: str) -> None:
         if self._last_saved != self.state.step:
             self.save()
-        reason, sentence = asked
         kind = InterruptedRun if reason == "interrupted" else StoppedError
         raise kind(
             f"stopped after step {self.state.step} of {self.settings.steps}: {sentence}",
             remedy="run the same command again to go on",
         )
+
+
+def steps_ahead(device: torch.device) -> int:
+    """How many steps a device has been told of when an earlier one is read: a GPU never waits for a command."""
+    return 1 if device.type == "cuda" else 0
 
 
 def _is_due(step: int, every: int, ends: bool) -> bool:

@@ -29,7 +29,31 @@ def make_optimizer(model: GPT, settings: RunSettings) -> torch.optim.Optimizer:
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
-        group["lr"] = rate
+        _set(group, "lr", rate)
+
+
+def _set(group: dict[str, object], name: str, value: float) -> None:
+    """torchao keeps its rate in a tensor, for code that is compiled once."""
+    held = group[name]
+    if isinstance(held, Tensor):
+        held.fill_(value)
+    else:
+        group[name] = value
+
+
+def is_fused(optimizer: torch.optim.Optimizer) -> bool:
+    """Whether it moves all weights in one go on a GPU, and can be told there to leave them alone."""
+    return isinstance(optimizer, torch.optim.AdamW) and bool(optimizer.defaults["fused"])
+
+
+def step_on_gpu(optimizer: torch.optim.Optimizer, *, shrink_by: Tensor, skip: Tensor) -> None:
+    """A fused step with gradients divided by `shrink_by`, or none where `skip`, without asking the GPU which.
+
+    The two attributes are how torch's GradScaler tells a fused optimizer the same.
+    """
+    optimizer.grad_scale, optimizer.found_inf = shrink_by, skip.float()  # type: ignore[attr-defined]
+    optimizer.step()
+    del optimizer.grad_scale, optimizer.found_inf  # type: ignore[attr-defined]
 
 
 def state_tensors(model: GPT, optimizer: torch.optim.Optimizer) -> Iterator[tuple[str, Tensor]]:
@@ -60,15 +84,15 @@ def make_empty_state(model: GPT, optimizer: torch.optim.Optimizer) -> None:
 
 def _step_without_moving(model: GPT, optimizer: torch.optim.Optimizer) -> None:
     """How a foreign optimizer's state comes into being: by a step, here one of length zero."""
-    kept = [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups]
+    kept = [float(group["lr"]) for group in optimizer.param_groups]
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     for group in optimizer.param_groups:
-        group["lr"], group["weight_decay"] = 0.0, 0.0
+        _set(group, "lr", 0.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
-    for group, (rate, decay) in zip(optimizer.param_groups, kept, strict=True):
-        group["lr"], group["weight_decay"] = rate, decay
+    for group, rate in zip(optimizer.param_groups, kept, strict=True):
+        _set(group, "lr", rate)
 
 
 def _eight_bits(

@@ -43,3 +43,5 @@ class SmokeReport:
     predicted_gpu_bytes: int | None
     problems: tuple[str, ...]
     """What is not as it should be; empty when all is well."""
+    mfu: float | None = None
+    """Share of the card's own peak, where that is known."""

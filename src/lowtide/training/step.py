@@ -1,7 +1,12 @@
-"""One step: parts of a batch forward and backward, gradients clipped, weights moved, or left alone."""
+"""One step: parts of a batch forward and backward, gradients clipped, weights moved, or left alone.
+
+A GPU is told what to do and never asked in between, so that it need not wait for the next command: whether a
+step is to be skipped is decided there, and what the step came to is read when the next one is under way.
+"""
 
 from __future__ import annotations
 
+import math
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -13,7 +18,7 @@ from lowtide.model.gpt import GPT
 from lowtide.model.shape import ModelShape
 from lowtide.model.targets import IGNORED
 from lowtide.training.data_parallel import add_up, add_up_gradients
-from lowtide.training.optimizer import set_learning_rate
+from lowtide.training.optimizer import is_fused, set_learning_rate, step_on_gpu
 from lowtide.training.schedule import learning_rate_at
 from lowtide.training.settings import RunSettings
 
@@ -29,6 +34,32 @@ class StepResult:
     learning_rate: float
     skipped: bool
     """A loss or a gradient was not finite: weights and optimizer are as they were."""
+
+
+class StepUnderWay:
+    """A step that a GPU may still be working at. Holds three numbers."""
+
+    def __init__(self, loss: Tensor, norm: Tensor, learning_rate: float) -> None:
+        found = torch.stack([loss.double(), norm.double()])
+        self._learning_rate = learning_rate
+        self._done: torch.cuda.Event | None = None
+        if found.is_cuda:
+            self._found = torch.empty(found.shape, dtype=found.dtype, pin_memory=True)
+            self._found.copy_(found, non_blocking=True)
+            self._done = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            self._done.record()
+        else:
+            self._found = found
+
+    def wait(self) -> StepResult:
+        """What it came to, as soon as that is known."""
+        if self._done is not None:
+            self._done.synchronize()
+        loss, norm = self._found.tolist()
+        skipped = not (math.isfinite(loss) and math.isfinite(norm))
+        return StepResult(
+            loss=loss, gradient_norm=norm, learning_rate=self._learning_rate, skipped=skipped
+        )
 
 
 def computing(settings: RunSettings) -> AbstractContextManager[object]:
@@ -48,6 +79,28 @@ def refuse_unknown_tokens(tokens: Tensor, targets: Tensor, shape: ModelShape) ->
         )
 
 
+def start_step(
+    model: GPT,
+    optimizer: torch.optim.Optimizer,
+    settings: RunSettings,
+    step: int,
+    batch: tuple[Tensor, Tensor],
+) -> StepUnderWay:
+    """Step `step` with this rank's rows of its batch. However they are cut, gradients are those of the mean."""
+    rate = learning_rate_at(step, settings)
+    set_learning_rate(optimizer, rate)
+    loss = _gather_gradients(model, settings, batch)
+    norm = nn.utils.get_total_norm([one.grad for one in model.parameters() if one.grad is not None])
+    finite = torch.isfinite(loss) & torch.isfinite(norm)
+    if is_fused(optimizer):
+        step_on_gpu(optimizer, shrink_by=(norm / settings.clip).clamp(min=1), skip=~finite)
+    elif bool(finite):
+        nn.utils.clip_grads_with_norm_(model.parameters(), settings.clip, norm)
+        optimizer.step()
+    optimizer.zero_grad(set_to_none=True)
+    return StepUnderWay(loss, norm, rate)
+
+
 def take_step(
     model: GPT,
     optimizer: torch.optim.Optimizer,
@@ -55,18 +108,8 @@ def take_step(
     step: int,
     batch: tuple[Tensor, Tensor],
 ) -> StepResult:
-    """Step `step` with this rank's rows of its batch. However they are cut, gradients are those of the mean."""
-    rate = learning_rate_at(step, settings)
-    set_learning_rate(optimizer, rate)
-    loss = _gather_gradients(model, settings, batch)
-    norm = nn.utils.clip_grad_norm_(model.parameters(), settings.clip)
-    finite = bool(torch.isfinite(loss) & torch.isfinite(norm))
-    if finite:
-        optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
-    return StepResult(
-        loss=loss.item(), gradient_norm=norm.item(), learning_rate=rate, skipped=not finite
-    )
+    """A step from beginning to end."""
+    return start_step(model, optimizer, settings, step, batch).wait()
 
 
 def _gather_gradients(model: GPT, settings: RunSettings, batch: tuple[Tensor, Tensor]) -> Tensor:
