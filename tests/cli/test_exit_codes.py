@@ -46,6 +46,11 @@ def test_1_when_the_work_failed(tmp_path: Path) -> None:
         (["tokenise"], "no such command 'tokenise'"),
         (["inspect", "--colour"], "no such option '--colour'"),
         (["export", "d", "--to", "zip", "--out", "e"], "'zip' is not one of"),
+        (["export", "d", "--to", "npy", "--out", "e", "--step", "3"], "--step has no meaning"),
+        (
+            ["export", "d", "--to", "huggingface", "--out", "e", "--eot", "end"],
+            "--eot has no meaning",
+        ),
         (["tokenize", "a.txt", "--out", "o", "--shard-tokens", "many"], "'many' is not a count"),
         (["tokenize", "nowhere.txt", "--out", "o"], "nowhere.txt does not exist"),
         (["tokenize", "a.txt", "--out", "o", "--memory", "1 apple"], "is not a size"),

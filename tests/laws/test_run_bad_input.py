@@ -183,7 +183,7 @@ def test_a_disk_too_small_is_told_before_the_first_step(
         refused = desk.refused(code=3)
     assert "checkpoints need" in refused.problem
     assert "976.6 KiB" in refused.problem
-    assert not (desk.run / RUN_NAME).exists()
+    assert not desk.run.exists()
     assert desk.train().code == 0
 
 

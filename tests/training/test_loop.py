@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from lowtide.errors import InterruptedRun, LowtideError, StoppedError
+from lowtide.errors import DoesNotFitError, InterruptedRun, LowtideError, StoppedError
 from lowtide.events import Evaluated, Event, Stepped
+from lowtide.memory.budget import choose_budget
+from lowtide.memory.limits import machine_limit
 from lowtide.model.gpt import GPT
 from lowtide.pipeline import stop_run
 from lowtide.pipeline import train as train_room
@@ -17,7 +19,9 @@ from lowtide.pipeline.train import train
 from lowtide.storage.sealed_json import read_sealed
 from lowtide.training import loop as room
 from lowtide.training.checkpoint import find_checkpoints, step_of
+from lowtide.training.gpu_memory import GpuUse
 from lowtide.training.step import StepUnderWay, start_step
+from lowtide.units import GIB, MIB
 from tests.training.small_runs import (
     Heard,
     make_settings,
@@ -94,6 +98,26 @@ def test_the_time_that_is_left_forgets_the_steps_that_compiled(
     left = [event.seconds_left for event in heard.events if isinstance(event, Stepped)]
     assert left[0] > 500
     assert max(left[2:]) < 10
+
+
+def test_evaluating_and_saving_are_no_part_of_a_step(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [0.0]
+
+    def clock() -> float:
+        now[0] += 0.01
+        return now[0]
+
+    def slow_evaluation(*_: object) -> float:
+        now[0] += 1000.0
+        return 4.0
+
+    monkeypatch.setattr(room.time, "perf_counter", clock)
+    monkeypatch.setattr(room, "evaluate", slow_evaluation)
+    _, heard = run_heard(tmp_path / "run", make_settings(data, steps=9, evaluate_every=2))
+    seconds = [event.seconds for event in heard.events if isinstance(event, Stepped)]
+    assert max(seconds) < 1
 
 
 def test_the_best_is_saved_and_kept_whenever_it_comes(data: Path, tmp_path: Path,
@@ -175,6 +199,75 @@ def test_reading_steps_late_changes_nothing(
         found.append((told_of(out), tensors_of(out), heard.losses + after.losses))
     assert len(found[0][2]) == 17
     assert found[0] == found[1] == found[2]
+
+
+class SmallCard:
+    """Runs out of memory with more than so many windows at a time, from a step on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, holds: int, since: int = 0) -> None:
+        self.holds, self.since = holds, since
+        monkeypatch.setattr(room, "start_step", self._start)
+
+    def _start(self, *given: object) -> StepUnderWay:
+        _, _, settings, step, _ = given
+        if step >= self.since and settings.micro_batch > self.holds:  # type: ignore[attr-defined, operator]
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return start_step(*given)  # type: ignore[arg-type]
+
+
+def test_out_of_memory_halves_the_parts_and_not_the_step(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings(data, micro_batch=8, steps=6)
+    _, wanted = run_heard(tmp_path / "whole", settings)
+    SmallCard(monkeypatch, holds=2, since=3)
+    result, heard = run_heard(tmp_path / "run", settings)
+    assert result.micro_batch == 2
+    assert heard.losses == pytest.approx(wanted.losses, rel=1e-5)
+    assert ["8 windows" in heard.notes[0], "4 windows" in heard.notes[1]] == [True, True]
+    assert "still has 128 tokens" in heard.notes[0]
+
+
+def test_memory_that_is_gone_ends_the_run_with_a_checkpoint(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = make_settings(data, steps=12, checkpoint_every=5)
+    whole, _ = run_heard(tmp_path / "whole", settings)
+    card = SmallCard(monkeypatch, holds=0, since=7)
+    monkeypatch.setattr(room, "steps_ahead", lambda _: 1)
+    with pytest.raises(StoppedError, match="after step 7 of 12") as stopped:
+        run_heard(tmp_path / "run", settings)
+    assert "nvidia-smi" in stopped.value.remedy
+    assert steps_kept(tmp_path / "run")[-1] == 7
+    card.holds = 3
+    run_heard(tmp_path / "run", settings)
+    assert tensors_of(tmp_path / "run") == tensors_of(whole.folder)
+
+
+def test_what_never_fits_is_told_as_that(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    SmallCard(monkeypatch, holds=0)
+    with pytest.raises(DoesNotFitError, match="a part of 1 windows does not fit"):
+        run_heard(tmp_path / "run", make_settings(data))
+    assert steps_kept(tmp_path / "run") == []
+
+
+def test_others_on_the_gpu_are_told_of_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uses = [(5 * GIB, 6 * GIB), (4 * GIB, 6 * GIB), (200 * MIB, 6 * GIB), (190 * MIB, 6 * GIB)]
+    looks = iter(GpuUse(total=12 * GIB, free=free, ours=ours) for free, ours in uses)
+    monkeypatch.setattr(stop_run, "_SAMPLE_SECONDS", 0.0)
+    heard, limit = Heard(), machine_limit()
+    budget = choose_budget(None, limit, generous=True)
+    guard = stop_run.RunGuard(tmp_path, budget, lambda: None, heard, read_gpu=lambda: next(looks))
+    found = []
+    for _ in uses:
+        guard.look()
+        found.append(len(heard.notes))
+    assert found == [0, 0, 1, 1]
+    assert "others have taken 4.8 GiB" in heard.notes[0]
 
 
 def test_a_step_that_is_not_finite_is_skipped_told_and_passed(

@@ -112,11 +112,21 @@ def test_an_error_of_the_child_is_told_as_its_own(
     assert (told.value.problem, told.value.remedy) == ("it broke", "mend it")
 
 
-def test_a_child_that_died_without_a_word_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_that_died_without_a_word_is_told_and_leaves_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     answer = room.subprocess.CompletedProcess([], -9, stdout="", stderr="")
-    monkeypatch.setattr(room.subprocess, "run", lambda *_, **__: answer)
+
+    def die(*_: object, **given: object) -> object:
+        asked = json.loads(str(given["input"]))
+        Path(asked["out"]).mkdir()
+        assert Path(asked["out"]).is_relative_to(tmp_path)
+        return answer
+
+    monkeypatch.setattr(room.subprocess, "run", die)
     with pytest.raises(LowtideError) as told:
-        smoke(SETTINGS, "nowhere")
+        smoke(SETTINGS, tmp_path / "deep" / "run")
+    assert list(tmp_path.iterdir()) == []
     assert "code -9" in told.value.problem
     assert "--micro-batch" in told.value.remedy
 

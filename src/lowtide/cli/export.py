@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Literal
 
 import click
+from click.core import ParameterSource
 
 from lowtide.cli.choices import COUNT, EOT, EXPORTS, debug_option
+from lowtide.errors import UsageError
 
 if TYPE_CHECKING:
     from lowtide.shards.layout import Format, Placement
@@ -43,6 +45,7 @@ def export_command(
 
     With --to huggingface, DIR is the folder of a training run, and DIR2 opens in transformers.
     """
+    _refuse_strangers(to_format)
     if to_format == "huggingface":
         from lowtide.pipeline.export_model import export_model
         from lowtide.report.training_results import show_exported_model
@@ -54,3 +57,16 @@ def export_command(
 
     manifest = export(path, out, to_format, shard_tokens=shard_tokens, eot=eot, tokenizer=tokenizer)
     show_exported(out, manifest, as_json=as_json)
+
+
+def _refuse_strangers(to_format: str) -> None:
+    """Options that would be ignored: a model has no shards, and tokens no checkpoints."""
+    context = click.get_current_context()
+    of_a_model = to_format == "huggingface"
+    for name in ("shard_tokens", "eot", "tokenizer") if of_a_model else ("step",):
+        if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
+            what = "a model" if of_a_model else "tokens"
+            raise UsageError(
+                f"--{name.replace('_', '-')} has no meaning with `--to {to_format}`, which exports {what}",
+                remedy="leave it out",
+            )

@@ -86,6 +86,11 @@ def make_folder(folder: Path, kind: FolderKind = SHARDS) -> None:
         sync_folder(path.parent)  # else a power cut takes the folder with everything in it
 
 
+def nearest_folder(path: Path) -> Path:
+    """The path itself or the first one above it that exists: where a disk is asked before anything is made."""
+    return next(one for one in (path, *path.absolute().parents) if one.exists())
+
+
 @contextmanager
 def hold_lock(folder: Path) -> Iterator[None]:
     """One run at a time in a folder. The lock dies with its process, however that dies."""

@@ -9,12 +9,15 @@ import json
 import math
 import subprocess
 import sys
+import tempfile
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import msgspec
 
 from lowtide.errors import DoesNotFitError, LowtideError, UsageError, VerificationError
+from lowtide.pipeline.folder import nearest_folder
+from lowtide.storage.publish import storage_errors
 from lowtide.training.run_results import SmokeReport
 from lowtide.training.settings import RunSettings
 
@@ -79,11 +82,15 @@ def _shortened(settings: RunSettings) -> RunSettings:
 
 
 def _run_child(short: RunSettings, out: Path, memory: str | None) -> ChildReport:
-    asked = {"settings": short.as_record(), "out": str(out.absolute()), "memory": memory}
     command = [sys.executable, "-m", "lowtide.pipeline.smoke_child"]
-    done = subprocess.run(
-        command, input=json.dumps(asked), capture_output=True, text=True, check=False
-    )
+    place = nearest_folder(out.absolute())
+    with storage_errors(place):
+        temporary = tempfile.TemporaryDirectory(prefix=".lowtide-smoke-", dir=place)
+    with temporary as folder:  # also gone when the child is killed
+        asked = {"settings": short.as_record(), "out": f"{folder}/run", "memory": memory}
+        done = subprocess.run(
+            command, input=json.dumps(asked), capture_output=True, text=True, check=False
+        )
     lines = done.stdout.strip().splitlines()
     if not lines:
         said = done.stderr.strip()[-_LAST_OF_STDERR:] or "it said nothing"

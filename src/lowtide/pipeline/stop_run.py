@@ -1,8 +1,9 @@
-"""When a training run should leave: a signal, a `.stop` file, or memory that runs out."""
+"""When a training run should leave: a signal, a `.stop` file, or memory that runs out. And what a GPU lacks."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 from lowtide.events import Listener, Note
@@ -11,6 +12,7 @@ from lowtide.memory.budget import Budget
 from lowtide.memory.pressure import Stage, judge, take_sample
 from lowtide.pipeline.folder import take_stop_file
 from lowtide.pipeline.watch_run import ShouldStop, StopReason
+from lowtide.training.gpu_memory import GpuUse, GpuWatch
 
 _SAMPLE_SECONDS = 1.0
 
@@ -19,7 +21,13 @@ class RunGuard:
     """Asked after every step; looks at memory once a second."""
 
     def __init__(
-        self, folder: Path, budget: Budget, should_stop: ShouldStop, listen: Listener
+        self,
+        folder: Path,
+        budget: Budget,
+        should_stop: ShouldStop,
+        listen: Listener,
+        *,
+        read_gpu: Callable[[], GpuUse] | None = None,
     ) -> None:
         self._folder = folder
         self._budget = budget
@@ -27,6 +35,8 @@ class RunGuard:
         self._listen = listen
         self._sampled = time.monotonic()
         self._stage = Stage.CALM
+        self._read_gpu = read_gpu
+        self._gpu = GpuWatch()
 
     def look(self) -> tuple[StopReason, str] | None:
         """None, or why the run should save and leave."""
@@ -38,6 +48,9 @@ class RunGuard:
         if time.monotonic() - self._sampled < _SAMPLE_SECONDS:
             return None
         self._sampled = time.monotonic()
+        told = self._gpu.see(self._read_gpu()) if self._read_gpu else None
+        if told is not None:
+            self._listen(Note(text=told, level="warning"))
         return self._judge_memory()
 
     def _judge_memory(self) -> tuple[StopReason, str] | None:

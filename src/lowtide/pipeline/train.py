@@ -10,6 +10,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -38,6 +39,7 @@ from lowtide.training.checkpoint import (
     remove_partial,
 )
 from lowtide.training.data_parallel import Ranks, joined, wait_for_all
+from lowtide.training.gpu_memory import read_gpu_use
 from lowtide.training.loop import Loop, Surroundings
 from lowtide.training.optimizer import make_optimizer
 from lowtide.training.run_folder import (
@@ -88,6 +90,8 @@ def train(
     with ExitStack() as stack:
         stack.enter_context(joined(ranks, settings.device))
         if ranks.leads:
+            if not folder.exists():  # what is refused leaves none behind
+                _check_disk(folder, settings)
             _take_folder(stack, folder, restart)
             _check_disk(folder, settings)
             _begin(folder, settings, datasets[0])
@@ -108,11 +112,14 @@ def train(
             listen = stack.enter_context(
                 follow_run(folder, settings, listen, after_step=state.step, boards=boards)
             )
+        if not ranks.leads:
+            listen = ignore
+        read_gpu = partial(read_gpu_use, device) if device.type == "cuda" else None
         around = Surroundings(
             run=folder,
             ranks=ranks,
-            listen=listen if ranks.leads else ignore,
-            why_stop=RunGuard(folder, budget, should_stop, listen if ranks.leads else ignore).look,
+            listen=listen,
+            why_stop=RunGuard(folder, budget, should_stop, listen, read_gpu=read_gpu).look,
             write_sample=Sampler(folder / TOKENIZER, settings.seed),
             peak_flops=peak_flops,
         )
@@ -209,7 +216,7 @@ def _check_disk(folder: Path, settings: RunSettings) -> None:
     there = len(find_checkpoints(folder))
     each = bytes_of_checkpoint(settings.shape, settings.step_kind)
     wanted = each * max(1, _CHECKPOINTS_AT_ONCE - there)
-    free = shutil.disk_usage(folder).free
+    free = shutil.disk_usage(out_folder.nearest_folder(folder)).free
     if free < wanted:
         raise DoesNotFitError(
             f"checkpoints need {format_bytes(wanted)} on the disk of {folder}, and {format_bytes(free)} "

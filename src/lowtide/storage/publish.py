@@ -130,7 +130,9 @@ def _remedy(number: int, path: Path) -> str:
         case errno.EISDIR | errno.ENOTEMPTY | errno.EEXIST:
             return f"move {path} away, {_GO_ON}; or pass another `--out`"
         case errno.EFBIG:
-            return "raise the file size limit (`ulimit -f`) or pass a smaller `--shard-tokens`"
+            return (
+                "raise the file size limit (`ulimit -f`); shards are smaller with `--shard-tokens`"
+            )
         case errno.EMFILE | errno.ENFILE:
             return f"raise the limit on open files (`ulimit -n`), {_GO_ON}"
         case errno.ENAMETOOLONG:

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, NoReturn
 
 import torch
 from torch import Tensor
@@ -143,17 +143,31 @@ class Loop:
         torch.cuda.empty_cache()
         micro = self.settings.micro_batch
         if micro == 1 or self._around.ranks.world_size > 1:
-            raise DoesNotFitError(
-                f"a part of {micro} windows does not fit into the GPU's memory",
-                remedy="pass `--recipe lean`, a smaller `--micro-batch`, a smaller model or a shorter context; "
-                "the last checkpoint stands",
-            ) from cause
+            self._give_up(cause)
         self.settings = replace(self.settings, micro_batch=micro // 2)
         text = (
             f"the GPU is out of memory with {micro} windows at a time: going on with {micro // 2}, "
             f"twice as often; a step still has {self.settings.batch_tokens} tokens"
         )
         self._around.listen(Note(text=text, level="warning"))
+
+    def _give_up(self, cause: torch.OutOfMemoryError) -> NoReturn:
+        """What was learnt is saved; where there is nothing yet, the plan was wrong."""
+        problem = (
+            f"a part of {self.settings.micro_batch} windows does not fit into the GPU's memory"
+        )
+        remedy = (
+            "pass `--recipe lean`, a smaller `--micro-batch`, a smaller model or a shorter context"
+        )
+        if not self.state.step or self._around.ranks.world_size > 1:
+            raise DoesNotFitError(problem, remedy=remedy) from cause
+        self._catch_up(0)
+        self._save_once()
+        raise StoppedError(
+            f"stopped after step {self.state.step} of {self.settings.steps}: {problem} any more",
+            remedy="look at `nvidia-smi` for what others hold of it, then run the same command again to go on; "
+            "`--micro-batch` and `--recipe` may change",
+        ) from cause
 
     def _tell(self, step: int, result: StepResult, seconds: float) -> None:
         self._told += 1
@@ -259,9 +273,12 @@ class Loop:
             asked = (asked or ("terminated", "another rank stops")) if stops else None
         return asked if self.state.step < self.settings.steps else None
 
-    def _leave(self, reason: StopReason, sentence: str) -> None:
+    def _save_once(self) -> None:
         if self._last_saved != self.state.step:
             self.save()
+
+    def _leave(self, reason: StopReason, sentence: str) -> NoReturn:
+        self._save_once()
         kind = InterruptedRun if reason == "interrupted" else StoppedError
         raise kind(
             f"stopped after step {self.state.step} of {self.settings.steps}: {sentence}",
