@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, TypeAlias
+
+StopReason: TypeAlias = Literal["interrupted", "terminated"]
+"""Ctrl-C, or someone who wants the machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

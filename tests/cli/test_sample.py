@@ -17,8 +17,9 @@ from lowtide.model.gpt import GPT
 from lowtide.model.shape import ModelShape
 from lowtide.pipeline import open_model as room
 from lowtide.pipeline.export_model import export_model
-from lowtide.pipeline.sample import decode_stream, sample, stream_samples
+from lowtide.pipeline.sample import sample, stream_samples
 from lowtide.tokenizer.byte_pairs import BytePairs
+from lowtide.tokenizer.decode_stream import decode_stream
 from lowtide.training.run_folder import RUN_NAME
 from tests.commands import LOWTIDE, call, lowtide
 from tests.learnt import learnt

@@ -126,7 +126,7 @@ def test_other_data_on_going_on_is_told(desk: Desk) -> None:
     ("more", "problem"),
     [
         (("--steps", "0"), "steps cannot be 0"),
-        (("--batch-tokens", "17"), "17 tokens is no whole number of windows"),
+        (("--batch-tokens", "0"), "batch_tokens cannot be 0"),
         (("--micro-batch", "0"), "micro_batch cannot be 0"),
         (("--model", "gpt9"), "gpt9"),
         (("--context", "8"), "windows of 16 tokens, not of 8"),

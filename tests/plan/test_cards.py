@@ -6,7 +6,7 @@ import pytest
 
 from lowtide.errors import UsageError
 from lowtide.plan.cards import CARDS, find_card, match_card
-from lowtide.units import GIB
+from lowtide.units import GIB, MIB
 
 
 @pytest.mark.parametrize("card", CARDS, ids=lambda card: card.name)
@@ -50,6 +50,24 @@ def test_a_card_is_found_by_what_people_and_drivers_call_it(told: str, name: str
 )
 def test_another_card_is_not_taken_for_one(told: str) -> None:
     assert match_card(told) is None
+
+
+@pytest.mark.parametrize(
+    ("told", "mib", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", 81559, "H100"),
+        ("NVIDIA H100 PCIe", 81559, "H100 PCIe"),
+        ("NVIDIA A100-SXM4-40GB", 40960, "A100 40GB"),
+        ("NVIDIA A100-SXM4-80GB", 81920, "A100 80GB"),
+        ("NVIDIA GeForce RTX 3060", 12288, "RTX 3060"),
+    ],
+)
+def test_a_card_that_the_driver_names_with_its_memory_is_that_card(
+    told: str, mib: int, name: str
+) -> None:
+    found = match_card(told, memory_bytes=mib * MIB)
+    assert found is not None
+    assert found.name == name
 
 
 def test_of_two_cards_with_one_name_the_memory_decides() -> None:

@@ -33,8 +33,8 @@ _LONGEST_SECONDS = 60
 torch.set_num_threads(
     1
 )  # on a busy machine, threads that wait for each other take 100 times as long
-_spawner = multiprocessing.get_context("forkserver")
-_spawner.set_forkserver_preload(
+spawner = multiprocessing.get_context("forkserver")
+spawner.set_forkserver_preload(
     ["lowtide.pipeline.start_run", "lowtide.cli.main", "torch._dynamo", "safetensors.torch"]
 )
 
@@ -158,7 +158,7 @@ class Command:
     ) -> None:
         self._said = said
         asked = ([str(one) for one in arguments], said, environment or {}, file_limit_bytes)
-        self.process: BaseProcess = _spawner.Process(target=_run_command, args=asked)
+        self.process: BaseProcess = spawner.Process(target=_run_command, args=asked)
         self.process.start()
 
     def wait_for_step(self, run: Path, step: int) -> None:

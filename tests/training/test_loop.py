@@ -8,20 +8,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from lowtide.errors import DoesNotFitError, InterruptedRun, LowtideError, StoppedError
+from lowtide.errors import InterruptedRun, LowtideError, StoppedError
 from lowtide.events import Evaluated, Event, Stepped
-from lowtide.memory.budget import choose_budget
-from lowtide.memory.limits import machine_limit
 from lowtide.model.gpt import GPT
 from lowtide.pipeline import stop_run
 from lowtide.pipeline import train as train_room
 from lowtide.pipeline.train import train
 from lowtide.storage.sealed_json import read_sealed
 from lowtide.training import loop as room
-from lowtide.training.checkpoint import find_checkpoints, step_of
-from lowtide.training.gpu_memory import GpuUse
+from lowtide.training import watch_loss
+from lowtide.training.checkpoint import find_checkpoints, step_of, way_back
 from lowtide.training.step import StepUnderWay, start_step
-from lowtide.units import GIB, MIB
 from tests.training.small_runs import (
     Heard,
     make_settings,
@@ -49,13 +46,13 @@ class Poison:
         self.last_started = 0
         monkeypatch.setattr(room, "start_step", self._take)
 
-    def _take(self, model: GPT, *others: object) -> StepUnderWay:
+    def _take(self, model: GPT, *others: object, **more: object) -> StepUnderWay | None:
         step = self.last_started = others[2]  # type: ignore[assignment]
         if step not in self.steps:
-            return start_step(model, *others)  # type: ignore[arg-type]
+            return start_step(model, *others, **more)  # type: ignore[arg-type]
         hook = model.final_norm.bias.register_hook(lambda gradient: gradient * math.nan)
         try:
-            return start_step(model, *others)  # type: ignore[arg-type]
+            return start_step(model, *others, **more)  # type: ignore[arg-type]
         finally:
             hook.remove()
 
@@ -80,7 +77,12 @@ def test_steps_tell_of_tokens_epochs_and_rates(data: Path, tmp_path: Path) -> No
     assert told[-1].epoch == pytest.approx(30 * 8 / 161, rel=0.02)
     assert all(event.private_bytes > 0 and event.seconds > 0 for event in told)
     assert told[-1].seconds_left == 0
-    assert not find_checkpoints(tmp_path / "run")
+
+
+def test_without_checkpoints_on_the_way_there_is_one_at_the_end(data: Path, tmp_path: Path) -> None:
+    settings = make_settings(data, steps=9, checkpoint_every=0, evaluate_every=2)
+    _, heard = run_heard(tmp_path / "run", settings)
+    assert heard.saved_steps == [9]
 
 
 def test_the_time_that_is_left_forgets_the_steps_that_compiled(
@@ -187,7 +189,7 @@ def test_reading_steps_late_changes_nothing(
     for ahead in (0, 1, 3):
         monkeypatch.setattr(room, "steps_ahead", lambda _, ahead=ahead: ahead)
         out, heard = tmp_path / f"ahead-{ahead}", Heard()
-        with pytest.raises(StoppedError, match="after step 11"):
+        with pytest.raises(StoppedError, match="after step 10"):
             train(
                 out,
                 settings,
@@ -199,75 +201,6 @@ def test_reading_steps_late_changes_nothing(
         found.append((told_of(out), tensors_of(out), heard.losses + after.losses))
     assert len(found[0][2]) == 17
     assert found[0] == found[1] == found[2]
-
-
-class SmallCard:
-    """Runs out of memory with more than so many windows at a time, from a step on."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, *, holds: int, since: int = 0) -> None:
-        self.holds, self.since = holds, since
-        monkeypatch.setattr(room, "start_step", self._start)
-
-    def _start(self, *given: object) -> StepUnderWay:
-        _, _, settings, step, _ = given
-        if step >= self.since and settings.micro_batch > self.holds:  # type: ignore[attr-defined, operator]
-            raise torch.OutOfMemoryError("CUDA out of memory")
-        return start_step(*given)  # type: ignore[arg-type]
-
-
-def test_out_of_memory_halves_the_parts_and_not_the_step(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = make_settings(data, micro_batch=8, steps=6)
-    _, wanted = run_heard(tmp_path / "whole", settings)
-    SmallCard(monkeypatch, holds=2, since=3)
-    result, heard = run_heard(tmp_path / "run", settings)
-    assert result.micro_batch == 2
-    assert heard.losses == pytest.approx(wanted.losses, rel=1e-5)
-    assert ["8 windows" in heard.notes[0], "4 windows" in heard.notes[1]] == [True, True]
-    assert "still has 128 tokens" in heard.notes[0]
-
-
-def test_memory_that_is_gone_ends_the_run_with_a_checkpoint(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = make_settings(data, steps=12, checkpoint_every=5)
-    whole, _ = run_heard(tmp_path / "whole", settings)
-    card = SmallCard(monkeypatch, holds=0, since=7)
-    monkeypatch.setattr(room, "steps_ahead", lambda _: 1)
-    with pytest.raises(StoppedError, match="after step 7 of 12") as stopped:
-        run_heard(tmp_path / "run", settings)
-    assert "nvidia-smi" in stopped.value.remedy
-    assert steps_kept(tmp_path / "run")[-1] == 7
-    card.holds = 3
-    run_heard(tmp_path / "run", settings)
-    assert tensors_of(tmp_path / "run") == tensors_of(whole.folder)
-
-
-def test_what_never_fits_is_told_as_that(
-    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    SmallCard(monkeypatch, holds=0)
-    with pytest.raises(DoesNotFitError, match="a part of 1 windows does not fit"):
-        run_heard(tmp_path / "run", make_settings(data))
-    assert steps_kept(tmp_path / "run") == []
-
-
-def test_others_on_the_gpu_are_told_of_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    uses = [(5 * GIB, 6 * GIB), (4 * GIB, 6 * GIB), (200 * MIB, 6 * GIB), (190 * MIB, 6 * GIB)]
-    looks = iter(GpuUse(total=12 * GIB, free=free, ours=ours) for free, ours in uses)
-    monkeypatch.setattr(stop_run, "_SAMPLE_SECONDS", 0.0)
-    heard, limit = Heard(), machine_limit()
-    budget = choose_budget(None, limit, generous=True)
-    guard = stop_run.RunGuard(tmp_path, budget, lambda: None, heard, read_gpu=lambda: next(looks))
-    found = []
-    for _ in uses:
-        guard.look()
-        found.append(len(heard.notes))
-    assert found == [0, 0, 1, 1]
-    assert "others have taken 4.8 GiB" in heard.notes[0]
 
 
 def test_a_step_that_is_not_finite_is_skipped_told_and_passed(
@@ -289,6 +222,56 @@ def test_a_step_that_is_not_finite_is_skipped_told_and_passed(
     assert all(torch.isfinite(torch.tensor(heard.losses)))
 
 
+def test_a_run_that_diverged_names_the_checkpoint_before_it_did(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Saved at 20 and 40; bad from 43 on; the checkpoint of 60 waits until all is well, which it never is."""
+    monkeypatch.setattr(watch_loss, "LONGEST_SPIKE_STEPS", 25)
+
+    class Bad(Heard):
+        def __call__(self, event: Event) -> None:
+            super().__call__(event)
+            if isinstance(event, Stepped) and event.step == 42:
+                with torch.no_grad():
+                    models[0].token_embedding.weight.mul_(100)
+
+    models: list[GPT] = []
+    built = room.Loop.__init__
+
+    def remember(self: room.Loop, settings: object, model: GPT, *others: object) -> None:
+        models.append(model)
+        built(self, settings, model, *others)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(room.Loop, "__init__", remember)
+    settings = make_settings(data, steps=99, checkpoint_every=20, evaluate_every=0)
+    heard = Bad()
+    with pytest.raises(LowtideError) as ended:
+        train(tmp_path / "run", settings, listen=heard)
+    assert "rose from" in ended.value.problem
+    assert heard.saved_steps == [20, 40]
+    assert "step-00000040: the same command goes on" in ended.value.remedy
+
+
+def test_a_checkpoint_that_waited_for_a_spike_to_end_is_taken_then(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard = Heard()
+    spiking = property(lambda _: 7 <= len(heard.losses) <= 9)
+    monkeypatch.setattr(room.LossWatch, "is_spiking", spiking)
+    settings = make_settings(data, steps=14, checkpoint_every=4, evaluate_every=0)
+    train(tmp_path / "run", settings, listen=heard)
+    assert heard.saved_steps == [4, 10, 12, 14]
+
+
+def test_later_checkpoints_than_the_last_good_one_are_named(tmp_path: Path) -> None:
+    for step in (10, 20, 30):
+        (tmp_path / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
+    told = way_back(tmp_path, before=15)
+    assert "last good checkpoint is step-00000010: remove step-00000020, step-00000030 in" in told
+    assert "no checkpoint is older than step 5" in way_back(tmp_path, before=5)
+    assert "step-00000030: the same command" in way_back(tmp_path, before=99)
+
+
 def test_too_many_end_the_run_and_its_advice_works(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -299,8 +282,7 @@ def test_too_many_end_the_run_and_its_advice_works(
             run_heard(tmp_path / "run", settings)
     assert "20 of the last 100 steps" in ended.value.problem
     newest = find_checkpoints(tmp_path / "run")[-1]
-    assert newest.name in ended.value.remedy
-    assert "the same command goes on" in ended.value.remedy
+    assert f"{newest.name}: the same command goes on" in ended.value.remedy
     done, _ = run_heard(tmp_path / "run", settings)
     assert done.state.step == 45
     assert done.state.skipped_steps >= 1
@@ -340,7 +322,7 @@ def test_a_budget_that_is_spent_ends_the_run_with_a_checkpoint(
 ) -> None:
     monkeypatch.setattr(stop_run, "_SAMPLE_SECONDS", 0.0)
     with pytest.raises(StoppedError) as stopped:
-        run_heard(tmp_path / "run", make_settings(data), memory="64MiB")
+        run_heard(tmp_path / "run", make_settings(data, micro_batch=8), memory="64MiB")
     assert "after step 1 of 24" in stopped.value.problem
     assert "MiB" in stopped.value.problem
     assert steps_kept(tmp_path / "run") == [1]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +20,14 @@ from lowtide.training.optimizer import (
 )
 from lowtide.training.step import take_step
 from tests.model.small import batch, lively
-from tests.training.small_runs import SHAPE, make_settings, make_tokens, run_heard, tensors_of
+from tests.training.small_runs import (
+    SHAPE,
+    Heard,
+    make_settings,
+    make_tokens,
+    run_heard,
+    tensors_of,
+)
 
 SETTINGS = make_settings(Path("somewhere"), weight_decay=0.5)
 WIDE = replace(SHAPE, width=64)
@@ -107,14 +113,17 @@ def test_eight_bits_move_as_thirty_two_do_and_take_a_quarter() -> None:
 
 @pytest.mark.usefixtures("no_compiling")
 def test_eight_bits_go_on_where_they_were(tmp_path: Path) -> None:
-    data, asked = make_tokens(tmp_path / "tokens"), itertools.count(1)
-    settings = make_settings(data, shape=WIDE, recipe="leanest", steps=9, checkpoint_every=3)
+    data, heard = make_tokens(tmp_path / "tokens"), Heard()
+    settings = make_settings(
+        data, shape=WIDE, recipe="leanest", steps=9, checkpoint_every=3, micro_batch=8
+    )
     whole, straight = run_heard(tmp_path / "whole", settings)
     with pytest.raises(StoppedError, match="after step 5"):
         train(
             tmp_path / "cut",
             settings,
-            should_stop=lambda: "terminated" if next(asked) == 5 else None,
+            listen=heard,
+            should_stop=lambda: "terminated" if len(heard.losses) >= 5 else None,
         )
     _, rest = run_heard(tmp_path / "cut", settings)
     assert rest.losses == straight.losses[5:]

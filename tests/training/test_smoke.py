@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import subprocess
+import sys
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -16,12 +19,14 @@ from lowtide.errors import (
     UsageError,
     VerificationError,
 )
-from lowtide.events import ignore
+from lowtide.events import Listener, ignore
 from lowtide.pipeline import smoke as room
 from lowtide.pipeline.choose_run import ChosenRun
+from lowtide.pipeline.folder import RUN, check_folder
 from lowtide.pipeline.smoke import ChildReport, _judge, _shortened, smoke
 from lowtide.pipeline.start_run import smoke_lines, start_run
-from tests.training.small_runs import SHAPE, VOCABULARY, make_settings, make_tokens
+from lowtide.storage.sealed_json import JsonObject
+from tests.training.small_runs import SHAPE, VOCABULARY, Heard, make_settings, make_tokens
 
 EVEN = math.log(VOCABULARY)
 SETTINGS = make_settings(Path("somewhere"), steps=5000, batch_tokens=100 * SHAPE.context)
@@ -67,6 +72,11 @@ def test_memory_other_than_predicted_is_reported() -> None:
     assert "-6%" in problems(gpu_bytes=940)[0]
 
 
+def answer(monkeypatch: pytest.MonkeyPatch, found: ChildReport) -> None:
+    """As the child would."""
+    monkeypatch.setattr(room, "talk_to_child", lambda *_: ([json.dumps(asdict(found))], "", 0))
+
+
 def test_hours_are_those_of_whole_steps_without_the_first_which_compile() -> None:
     report = _judge(SETTINGS, _shortened(SETTINGS), FOUND, None)
     assert report.step_seconds == pytest.approx(0.25 * 100 / 6)
@@ -75,13 +85,30 @@ def test_hours_are_those_of_whole_steps_without_the_first_which_compile() -> Non
 
 
 def test_speed_is_compared_with_the_peak_of_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer = room.subprocess.CompletedProcess([], 0, stdout=json.dumps(asdict(FOUND)), stderr="")
-    monkeypatch.setattr(room.subprocess, "run", lambda *_, **__: answer)
+    answer(monkeypatch, FOUND)
     rate = 6 * SHAPE.context / 0.25
     report = smoke(SETTINGS, "nowhere", peak_flops=4 * rate * SHAPE.flops_per_token)
     assert report.mfu == pytest.approx(0.25)
     assert "25% of the card's peak" in smoke_lines(report, 3)[0]
     assert smoke(SETTINGS, "nowhere").mfu is None
+
+
+def test_what_killed_tests_left_is_cleared_away_and_no_folder_is_spoilt(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    out = tmp_path / "run"
+    for place in (tmp_path, out / ".lowtide"):
+        for pid in (dead.pid, os.getpid()):
+            (place / f".lowtide-smoke-{pid}-x" / "run").mkdir(parents=True)
+    answer(monkeypatch, FOUND)
+    smoke(SETTINGS, out)
+    check_folder(out, RUN)
+    assert [one.name for one in (out / ".lowtide").iterdir()] == [f".lowtide-smoke-{os.getpid()}-x"]
+    smoke(SETTINGS, tmp_path / "other")
+    assert not (tmp_path / f".lowtide-smoke-{dead.pid}-x").exists()
+    assert (tmp_path / f".lowtide-smoke-{os.getpid()}-x").exists()
 
 
 def test_the_budget_that_was_named_holds_for_the_try_too(data: Path, tmp_path: Path) -> None:
@@ -103,9 +130,7 @@ def test_ten_steps_hold_the_memory_of_the_whole_run() -> None:
 def test_an_error_of_the_child_is_told_as_its_own(
     monkeypatch: pytest.MonkeyPatch, code: int, kind: type[LowtideError]
 ) -> None:
-    said = json.dumps(asdict(replace(FOUND, error="it broke", remedy="mend it", exit_code=code)))
-    answer = room.subprocess.CompletedProcess([], 0, stdout=said + "\n", stderr="")
-    monkeypatch.setattr(room.subprocess, "run", lambda *_, **__: answer)
+    answer(monkeypatch, replace(FOUND, error="it broke", remedy="mend it", exit_code=code))
     with pytest.raises(LowtideError) as told:
         smoke(SETTINGS, "nowhere")
     assert type(told.value) is kind
@@ -115,15 +140,12 @@ def test_an_error_of_the_child_is_told_as_its_own(
 def test_a_child_that_died_without_a_word_is_told_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    answer = room.subprocess.CompletedProcess([], -9, stdout="", stderr="")
+    def die(asked: JsonObject, _: Listener) -> tuple[list[str], str, int]:
+        Path(str(asked["out"])).mkdir()
+        assert Path(str(asked["out"])).is_relative_to(tmp_path)
+        return [], "", -9
 
-    def die(*_: object, **given: object) -> object:
-        asked = json.loads(str(given["input"]))
-        Path(asked["out"]).mkdir()
-        assert Path(asked["out"]).is_relative_to(tmp_path)
-        return answer
-
-    monkeypatch.setattr(room.subprocess, "run", die)
+    monkeypatch.setattr(room, "talk_to_child", die)
     with pytest.raises(LowtideError) as told:
         smoke(SETTINGS, tmp_path / "deep" / "run")
     assert list(tmp_path.iterdir()) == []
@@ -135,9 +157,8 @@ def test_a_child_that_died_without_a_word_is_told_and_leaves_nothing(
 def test_a_stop_during_the_test_is_told_as_one_and_nothing_is_begun(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reason: str, code: int
 ) -> None:
-    answer = room.subprocess.CompletedProcess([], -2, stdout="", stderr="KeyboardInterrupt")
-    monkeypatch.setattr(room.subprocess, "run", lambda *_, **__: answer)
-    chosen = ChosenRun(settings=SETTINGS, predicted_gpu_bytes=None, peak_flops=None)
+    monkeypatch.setattr(room, "talk_to_child", lambda *_: ([], "KeyboardInterrupt", -2))
+    chosen = ChosenRun(settings=SETTINGS, predicted_gpu_bytes=None, peak_flops=None, ram_needs={})
     with pytest.raises(StoppedError) as told:
         start_run(
             chosen,
@@ -161,8 +182,13 @@ def test_a_run_that_overflows_at_once_is_reported_and_leaves_nothing(
 ) -> None:
     settings = make_settings(data, steps=5000, learning_rate=1e30, warmup_steps=0)
     out = tmp_path / "deep" / "run"
-    report = smoke(settings, out)
+    heard = Heard()
+    report = smoke(settings, out, listen=heard)
     assert not math.isfinite(report.last_loss)
+    assert heard.notes[0].startswith("step 1 of 10, loss 4.")
+    assert len(heard.notes) == 10
+    assert report.serious
+    assert any("skipped" in one for one in report.notes)
     assert any("does not fall" in one for one in report.problems)
     assert smoke_lines(report, settings.micro_batch)
     assert list(tmp_path.iterdir()) == []

@@ -6,9 +6,8 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Literal
 
-StopReason = Literal["interrupted", "terminated"]
+from lowtide.events import StopReason
 
 
 @contextmanager
@@ -17,9 +16,10 @@ def listen_for_stops() -> Iterator[Callable[[], StopReason | None]]:
     asked: list[StopReason] = []
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
-        if asked:
-            raise KeyboardInterrupt
-        asked.append("interrupted" if number == signal.SIGINT else "terminated")
+        reason: StopReason = "interrupted" if number == signal.SIGINT else "terminated"
+        if reason == "interrupted" and reason in asked:
+            raise KeyboardInterrupt  # not for a scheduler, which warns first and then terminates
+        asked.append(reason)
 
     numbers = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGUSR1"):  # what a scheduler sends before its time is up

@@ -9,8 +9,8 @@ from pathlib import Path
 from lowtide.errors import DoesNotFitError, UsageError
 from lowtide.model.needs import peak_of_run
 from lowtide.pipeline.plan import make_plan
-from lowtide.plan.fit import largest_micro_batch
-from lowtide.plan.machine import Machine, choose_machine, cpu_machine
+from lowtide.plan.fit import RECIPES, largest_micro_batch
+from lowtide.plan.machine import LIBRARY_BYTES, Machine, choose_machine, cpu_machine
 from lowtide.plan.plan_file import read_plan
 from lowtide.training.run_folder import RUN_NAME, read_run_record
 from lowtide.training.settings import RunSettings
@@ -41,6 +41,8 @@ class ChosenRun:
     predicted_gpu_bytes: int | None
     """None for a run on the CPU."""
     peak_flops: float | None
+    ram_needs: Mapping[str, int]
+    """What each rank takes of RAM, by name."""
 
 
 def choose_run(
@@ -55,12 +57,21 @@ def choose_run(
     else:
         base = _plan_now(data, asked, slurm)
     settings = _with_wishes(replace(base, data=str(Path(data).absolute())), asked)
-    machine = choose_machine(slurm=slurm) if settings.device == "cuda" else None
-    if machine is None or machine.device == "cpu":  # torch itself says so if there is no GPU
-        return ChosenRun(settings=settings, predicted_gpu_bytes=None, peak_flops=None)
-    predicted = _check_fit(settings, machine)
+    machine = choose_machine(slurm=slurm) if settings.device == "cuda" else cpu_machine(slurm)
+    if settings.device == "cuda" and machine.device == "cpu":  # torch itself says so
+        return ChosenRun(settings=settings, predicted_gpu_bytes=None, peak_flops=None, ram_needs={})
+    predicted = check_fit(settings, machine)
+    if machine.device == "cpu":
+        needs = {"torch": LIBRARY_BYTES, "a step": predicted}
+        return ChosenRun(
+            settings=settings, predicted_gpu_bytes=None, peak_flops=None, ram_needs=needs
+        )
+    weights = 4 * settings.shape.stored_parameter_count  # they begin on the CPU
     return ChosenRun(
-        settings=settings, predicted_gpu_bytes=predicted, peak_flops=machine.peak_flops
+        settings=settings,
+        predicted_gpu_bytes=predicted,
+        peak_flops=machine.peak_flops,
+        ram_needs={"torch with CUDA": 2 * LIBRARY_BYTES, "the weights at the start": weights},
     )
 
 
@@ -79,6 +90,9 @@ def _plan_now(data: str | Path, asked: Asked, slurm: Mapping[str, str]) -> RunSe
 def _with_wishes(base: RunSettings, asked: Asked) -> RunSettings:
     names = ("steps", "batch_tokens", "micro_batch", "recipe", "device", "seed", "tokenizer")
     wishes = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
+    if asked.batch_tokens:  # as a plan does: whole windows
+        context = base.shape.context
+        wishes["batch_tokens"] = max(1, round(asked.batch_tokens / context)) * context
     if asked.model not in (None, base.model):
         raise UsageError(
             f"the settings are those of {base.model}, not of {asked.model}",
@@ -96,17 +110,26 @@ def _with_wishes(base: RunSettings, asked: Asked) -> RunSettings:
     return replace(base, **wishes)
 
 
-def _check_fit(settings: RunSettings, machine: Machine) -> int:
-    kind = settings.step_kind
-    predicted = peak_of_run(settings.shape, settings.micro_batch, kind).total
+def check_fit(settings: RunSettings, machine: Machine) -> int:
+    """The peak of the run, in bytes; DoesNotFitError for more than the machine has."""
+    predicted = peak_of_run(settings.shape, settings.micro_batch, settings.step_kind).total
     if predicted <= machine.budget_bytes:
         return predicted
-    fitting = largest_micro_batch(
-        settings.shape, kind, machine.budget_bytes, most=settings.micro_batch
-    )
-    remedy = f"pass `--micro-batch {fitting}`" if fitting else "pass `--recipe lean`"
     raise DoesNotFitError(
         f"{settings.model} with {settings.micro_batch} windows at a time needs {format_bytes(predicted)} "
         f"(predicted), and {machine.name} has {format_bytes(machine.budget_bytes)} for it",
-        remedy=f"{remedy}, or see `lowtide plan` for what fits",
+        remedy=f"{_what_fits(settings, machine)} `lowtide plan` shows what fits",
     )
+
+
+def _what_fits(settings: RunSettings, machine: Machine) -> str:
+    """A smaller part with the recipe there is, or with the next leaner one; smaller parts add up gradients."""
+    for recipe in RECIPES[RECIPES.index(settings.recipe) :]:
+        kind = replace(settings.step_kind, recipe=recipe, accumulating=True)
+        fitting = largest_micro_batch(
+            settings.shape, kind, machine.budget_bytes, most=settings.micro_batch
+        )
+        if fitting:
+            leaner = f" --recipe {recipe}" if recipe != settings.recipe else ""
+            return f"pass `--micro-batch {fitting}{leaner}`, or a smaller model:"
+    return "take a smaller model or a shorter context:"

@@ -66,7 +66,7 @@ def _publish(partial: Path, target: Path) -> None:
         sync_folder(partial)
         if target.exists():
             target.rmdir()  # it is empty; else this refuses, and what came meanwhile stays
-        partial.rename(target)
+        partial.replace(target)
     sync_folder(target.parent)
 
 

@@ -7,21 +7,32 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass, replace
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
+import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from lowtide.errors import DoesNotFitError, LowtideError, UsageError, VerificationError
+from lowtide.events import Listener, Note, ignore
 from lowtide.pipeline.folder import nearest_folder
+from lowtide.shards.layout import WORK_FOLDER
 from lowtide.storage.publish import storage_errors
+from lowtide.storage.sealed_json import JsonObject
 from lowtide.training.run_results import SmokeReport
 from lowtide.training.settings import RunSettings
 
 STEPS = 10
+SAID = "said: "
+"""Before lines of the child that are for people."""
+_PREFIX = ".lowtide-smoke-"
 _MOST_PARTS = 2
 _LAST_OF_STDERR = 4000
 _FIRST_LOSS_NATS = 0.6
@@ -37,10 +48,17 @@ def smoke(
     memory: str | None = None,
     predicted_gpu_bytes: int | None = None,
     peak_flops: float | None = None,
+    listen: Listener = ignore,
 ) -> SmokeReport:
     """Try the planned settings beside `out`, where nothing is left behind; LowtideError if they cannot run."""
     short = _shortened(settings)
-    found = _run_child(short, Path(out), memory)
+    with _place_beside(Path(out).absolute()) as folder:
+        asked: JsonObject = {
+            "settings": short.as_record(),
+            "out": f"{folder}/run",
+            "memory": memory,
+        }
+        found = _read_report(*talk_to_child(asked, listen))
     report = _judge(settings, short, found, predicted_gpu_bytes)
     if peak_flops is None:
         return report
@@ -59,6 +77,7 @@ class ChildReport:
     val_loss: float | None = None
     sample: str | None = None
     gpu_bytes: int | None = None
+    notes: list[str] = field(default_factory=list)
     error: str | None = None
     remedy: str | None = None
     exit_code: int = 1
@@ -81,21 +100,63 @@ def _shortened(settings: RunSettings) -> RunSettings:
     )
 
 
-def _run_child(short: RunSettings, out: Path, memory: str | None) -> ChildReport:
-    command = [sys.executable, "-m", "lowtide.pipeline.smoke_child"]
-    place = nearest_folder(out.absolute())
+@contextmanager
+def _place_beside(out: Path) -> Iterator[str]:
+    """A folder on the same disk; what killed tests have left there goes first.
+
+    Inside `out` it is where a run has its own hidden things: else a killed test would make the folder look like
+    somebody else's.
+    """
+    place = nearest_folder(out)
     with storage_errors(place):
-        temporary = tempfile.TemporaryDirectory(prefix=".lowtide-smoke-", dir=place)
+        if place == out:
+            place = out / WORK_FOLDER
+            place.mkdir(exist_ok=True)
+        for left in place.glob(f"{_PREFIX}*"):
+            if not _is_alive(left.name.removeprefix(_PREFIX).partition("-")[0]):
+                shutil.rmtree(left, ignore_errors=True)
+        temporary = tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", dir=place)
     with temporary as folder:  # also gone when the child is killed
-        asked = {"settings": short.as_record(), "out": f"{folder}/run", "memory": memory}
-        done = subprocess.run(
-            command, input=json.dumps(asked), capture_output=True, text=True, check=False
-        )
-    lines = done.stdout.strip().splitlines()
+        yield folder
+
+
+def _is_alive(pid: str) -> bool:
+    return pid.isdigit() and psutil.pid_exists(int(pid))
+
+
+def talk_to_child(asked: JsonObject, listen: Listener) -> tuple[list[str], str, int]:
+    """The child's last lines, what it complained of, and its code. What it says on the way is passed on."""
+    command = [sys.executable, "-m", "lowtide.pipeline.smoke_child"]
+    with (
+        tempfile.TemporaryFile("w+", errors="replace") as complaints,
+        subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=complaints,
+            text=True,
+        ) as child,
+    ):
+        assert child.stdin is not None, "as asked for"
+        assert child.stdout is not None, "as asked for"
+        with suppress(BrokenPipeError):  # it died at once: its code says so
+            child.stdin.write(json.dumps(asked))
+            child.stdin.close()
+        lines: list[str] = []
+        for line in child.stdout:
+            if line.startswith(SAID):
+                listen(Note(text=line.removeprefix(SAID).strip()))
+            else:
+                lines.append(line)
+        code = child.wait()
+        complaints.seek(0)
+        return lines, complaints.read()[-_LAST_OF_STDERR:].strip(), code
+
+
+def _read_report(lines: list[str], complaint: str, code: int) -> ChildReport:
     if not lines:
-        said = done.stderr.strip()[-_LAST_OF_STDERR:] or "it said nothing"
         raise LowtideError(
-            f"the smoke test ended with code {done.returncode}: {said}",
+            f"the smoke test ended with code {code}: {complaint or 'it said nothing'}",
             remedy="a process killed without a word (-9) ran out of memory: pass a smaller `--micro-batch`",
         )
     found = msgspec.convert(json.loads(lines[-1]), ChildReport)
@@ -111,6 +172,7 @@ def _judge(
     usual = sorted(found.seconds[2:])[len(found.seconds[2:]) // 2]  # the first steps compile
     step_seconds = usual * settings.batch_tokens / short.batch_tokens
     rate = settings.batch_tokens / step_seconds
+    serious = tuple(_bad_losses(settings, found))
     return SmokeReport(
         micro_batch=found.micro_batch,
         first_loss=found.losses[0],
@@ -123,11 +185,13 @@ def _judge(
         checkpoint_seconds=found.checkpoint_seconds,
         gpu_bytes=found.gpu_bytes,
         predicted_gpu_bytes=predicted,
-        problems=tuple(_problems(settings, found, predicted)),
+        problems=(*serious, *_other_memory(found, predicted)),
+        serious=serious,
+        notes=tuple(found.notes),
     )
 
 
-def _problems(settings: RunSettings, found: ChildReport, predicted: int | None) -> list[str]:
+def _bad_losses(settings: RunSettings, found: ChildReport) -> list[str]:
     problems = []
     even = math.log(settings.shape.vocabulary_size)
     first, last = found.losses[0], min(found.losses[-3:])
@@ -137,7 +201,13 @@ def _problems(settings: RunSettings, found: ChildReport, predicted: int | None) 
         problems.append(
             f"the loss does not fall: {first:.3f} at first, {last:.3f} after {STEPS} steps"
         )
-    if predicted and found.gpu_bytes and abs(found.gpu_bytes / predicted - 1) > _PEAK_SHARE:
-        share = found.gpu_bytes / predicted - 1
-        problems.append(f"the GPU's memory is off the prediction by {share:+.0%}")
     return problems
+
+
+def _other_memory(found: ChildReport, predicted: int | None) -> list[str]:
+    if not predicted or not found.gpu_bytes:
+        return []
+    share = found.gpu_bytes / predicted - 1
+    if abs(share) <= _PEAK_SHARE:
+        return []
+    return [f"the GPU's memory is off the prediction by {share:+.0%}"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from lowtide.errors import LowtideError
 from lowtide.events import Evaluated, Event, Note, Sampled, Saved, Stepped
-from lowtide.pipeline.smoke import ChildReport
+from lowtide.pipeline.smoke import SAID, ChildReport
 from lowtide.training.settings import settings_of
 
 
@@ -31,6 +31,9 @@ class Collector:
         match event:
             case Stepped():
                 self.steps.append(event)
+                say(
+                    f"step {event.step} of {event.steps}, loss {event.loss:.3f}, {event.seconds:.2f}s"
+                )
             case Evaluated():
                 self.val_loss = event.loss
             case Sampled():
@@ -41,6 +44,12 @@ class Collector:
                 self.notes.append(event.text)
             case _:
                 pass
+
+
+def say(text: str) -> None:
+    """For whoever waits."""
+    sys.stdout.write(f"{SAID}{text}\n")
+    sys.stdout.flush()
 
 
 def run(asked: dict[str, object]) -> ChildReport:
@@ -59,7 +68,8 @@ def run(asked: dict[str, object]) -> ChildReport:
         checkpoint_seconds=collector.checkpoint_seconds,
         val_loss=collector.val_loss,
         sample=collector.sample,
-        gpu_bytes=collector.steps[-1].gpu_bytes,
+        gpu_bytes=result.gpu_bytes,
+        notes=collector.notes,
     )
 
 

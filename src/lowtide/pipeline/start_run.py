@@ -10,14 +10,14 @@ import xxhash
 
 from lowtide.errors import InterruptedRun, LowtideError, StoppedError
 from lowtide.events import Listener, Note, ignore
-from lowtide.memory.budget import choose_budget
+from lowtide.memory.budget import Budget, check_needs, choose_budget
 from lowtide.memory.limits import machine_limit
 from lowtide.pipeline.choose_run import ChosenRun
 from lowtide.pipeline.smoke import smoke
 from lowtide.pipeline.train import train
 from lowtide.pipeline.watch_run import ShouldStop
 from lowtide.training.checkpoint import find_checkpoints
-from lowtide.training.data_parallel import ranks_of
+from lowtide.training.data_parallel import Ranks, ranks_of
 from lowtide.training.run_results import SmokeReport, TrainedRun
 from lowtide.training.settings import RunSettings
 from lowtide.training.tensorboard import Board, open_wandb
@@ -49,6 +49,10 @@ def start_run(
 ) -> StartedRun:
     """Try, then train; a new run of a thousand steps or more is tried even when nobody asks."""
     ranks = ranks_of(environment)
+    budget = _share_of(
+        choose_budget(memory, machine_limit(slurm=environment), generous=True), ranks
+    )
+    check_needs(budget, chosen.ram_needs)
     settings, report = chosen.settings, None
     new_and_long = settings.steps >= _LONG_STEPS and (restart or not find_checkpoints(Path(out)))
     if only_smoke or (new_and_long and not without_smoke and ranks.world_size == 1):
@@ -60,6 +64,7 @@ def start_run(
                 memory=memory,
                 predicted_gpu_bytes=chosen.predicted_gpu_bytes,
                 peak_flops=chosen.peak_flops,
+                listen=listen,
             )
         finally:  # Ctrl-C reaches the child too, whose end would else look like a fault
             _leave_if_asked(should_stop)
@@ -72,7 +77,7 @@ def start_run(
     result = train(
         out,
         settings,
-        memory=choose_budget(memory, machine_limit(slurm=environment), generous=True),
+        memory=budget,
         restart=restart,
         listen=listen if ranks.leads else ignore,
         should_stop=should_stop,
@@ -81,6 +86,11 @@ def start_run(
         boards=_boards(wandb, Path(out), settings) if ranks.leads else (),
     )
     return StartedRun(smoke=report, run=result if ranks.leads else None)
+
+
+def _share_of(budget: Budget, ranks: Ranks) -> Budget:
+    """Ranks on one machine share what it has: each looks at its own processes alone."""
+    return replace(budget, total_bytes=budget.total_bytes // ranks.local_world_size)
 
 
 def _boards(wandb: str | None, out: Path, settings: RunSettings) -> tuple[Board, ...]:
@@ -120,15 +130,14 @@ def smoke_lines(report: SmokeReport, planned_micro_batch: int) -> list[str]:
             f"{planned_micro_batch} windows at a time did not fit: {report.micro_batch} do, and a step "
             "takes more of them; its tokens are the same"
         )
-    return lines + list(report.problems)
+    return lines + list(report.notes) + list(report.problems)
 
 
 def refuse_problems(report: SmokeReport) -> None:
     """LowtideError for a loss that does not begin or fall as it should."""
-    serious = [one for one in report.problems if "loss" in one]
-    if serious:
+    if report.serious:
         raise LowtideError(
-            f"the smoke test found a problem: {'; '.join(serious)}",
+            f"the smoke test found a problem: {'; '.join(report.serious)}",
             remedy="look at the data with `lowtide inspect`, lower the learning rate in the plan, or pass "
             "`--no-smoke` to begin all the same",
         )

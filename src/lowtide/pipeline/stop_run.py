@@ -6,12 +6,12 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from lowtide.events import Listener, Note
+from lowtide.events import Listener, Note, StopReason
 from lowtide.memory.allocator import give_back
 from lowtide.memory.budget import Budget
 from lowtide.memory.pressure import Stage, judge, take_sample
 from lowtide.pipeline.folder import take_stop_file
-from lowtide.pipeline.watch_run import ShouldStop, StopReason
+from lowtide.pipeline.watch_run import ShouldStop
 from lowtide.training.gpu_memory import GpuUse, GpuWatch
 
 _SAMPLE_SECONDS = 1.0

@@ -39,7 +39,7 @@ from lowtide.training.checkpoint import (
     remove_partial,
 )
 from lowtide.training.data_parallel import Ranks, joined, wait_for_all
-from lowtide.training.gpu_memory import read_gpu_use
+from lowtide.training.gpu_memory import peak_of_gpu, read_gpu_use
 from lowtide.training.loop import Loop, Surroundings
 from lowtide.training.optimizer import make_optimizer
 from lowtide.training.run_folder import (
@@ -130,6 +130,9 @@ def train(
         state=state,
         seconds=time.monotonic() - started,
         micro_batch=loop.settings.micro_batch,
+        gpu_bytes=peak_of_gpu(device),
+        train_loss=loop.pace.mean_loss,
+        tokens_per_second=loop.pace.tokens_per_second,
     )
 
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Protocol
 
 from lowtide.errors import InterruptedRun, StoppedError
-from lowtide.events import Advanced, Checkpointed, Event, Learnt, Listener, Note
+from lowtide.events import Advanced, Checkpointed, Event, Learnt, Listener, Note, StopReason
 from lowtide.memory.allocator import give_back
 from lowtide.memory.budget import Budget
 from lowtide.memory.meter import private_bytes
@@ -18,7 +18,6 @@ from lowtide.memory.pressure import Stage, judge, take_sample
 from lowtide.pipeline.folder import take_stop_file
 from lowtide.pipeline.job import Counts
 
-StopReason = Literal["interrupted", "terminated"]
 ShouldStop = Callable[[], StopReason | None]
 
 _TELL_SECONDS = 0.2

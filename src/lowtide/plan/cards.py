@@ -121,12 +121,15 @@ def match_card(name: str, *, memory_bytes: int | None = None) -> Card | None:
     same = [card for card in CARDS if _same(wanted, _words(card.name))]
     if not same:
         return None
-    apart = [len(wanted ^ _words(card.name)) for card in same]
-    best = [card for card, words in zip(same, apart, strict=True) if words == min(apart)]
-    if memory_bytes is not None:  # sizes stand in few names, but the driver knows them
-        best = same
-    size = best[0].memory_bytes if memory_bytes is None else memory_bytes
-    return min(best, key=lambda card: abs(card.memory_bytes - size))
+
+    def distance(card: Card) -> tuple[float, int]:
+        """Sizes stand in few names, but the driver knows them; of equal ones, the name decides."""
+        words = len(wanted ^ _words(card.name))
+        if memory_bytes is None:
+            return words, card.memory_bytes
+        return abs(card.memory_bytes - memory_bytes), words
+
+    return min(same, key=distance)
 
 
 def _same(wanted: frozenset[str], known: frozenset[str]) -> bool:

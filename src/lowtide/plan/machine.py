@@ -24,7 +24,7 @@ FRAGMENTATION = 0.05
 """Share of the rest that stays unused between what PyTorch's allocator has given out. Assumed."""
 _FLOPS_OF_A_CORE = 50e9
 """float32, AVX2 at 3 GHz and about half of it reached. Assumed."""
-_ASKED = ("name", "memory.total", "memory.used")
+_ASKED = ("uuid", "name", "memory.total", "memory.used")
 _SECONDS_TO_ANSWER = 3.0
 _NO_SLURM: Mapping[str, str] = MappingProxyType({})
 
@@ -60,6 +60,7 @@ class Machine:
 class SeenCard:
     """What the driver says of a card that is here."""
 
+    uuid: str
     name: str
     total_bytes: int
     used_bytes: int
@@ -68,13 +69,16 @@ class SeenCard:
 def choose_machine(
     *, gpu: str | None = None, vram: str | None = None, slurm: Mapping[str, str] = _NO_SLURM
 ) -> Machine:
-    """The card that was named, so much memory of one, else the first card that is here, else the CPU."""
+    """The card that was named, so much memory of one, else the first card that is here, else the CPU.
+
+    `slurm` is the environment: SLURM's limits, and CUDA_VISIBLE_DEVICES.
+    """
     if gpu is not None:
         card = find_card(gpu)
         return _of_card(card, parse_bytes(vram) if vram else card.memory_bytes, "as named")
     if vram is not None:
         return _of_memory(parse_bytes(vram))
-    seen = seen_cards()
+    seen = visible_cards(seen_cards(), slurm.get("CUDA_VISIBLE_DEVICES"))
     if seen:
         return _of_seen(seen)
     return cpu_machine(slurm)
@@ -93,13 +97,33 @@ def seen_cards() -> list[SeenCard]:
 
 
 def parse_seen(told: str) -> list[SeenCard]:
-    """Lines such as `NVIDIA GeForce RTX 4070, 12282, 431`; others are passed over."""
+    """Lines such as `GPU-1f…, NVIDIA GeForce RTX 4070, 12282, 431`; others are passed over."""
     cards = []
     for line in told.splitlines():
         parts = [part.strip() for part in line.rsplit(",", 2)]
-        if len(parts) == 3 and parts[1].isdigit() and parts[2].isdigit():
+        uuid, _, name = parts[0].partition(",")
+        if len(parts) == 3 and name and parts[1].isdigit() and parts[2].isdigit():
             total, used = int(parts[1]) * MIB, int(parts[2]) * MIB
-            cards.append(SeenCard(name=parts[0], total_bytes=total, used_bytes=used))
+            cards.append(SeenCard(uuid=uuid, name=name.strip(), total_bytes=total, used_bytes=used))
+    return cards
+
+
+def visible_cards(seen: list[SeenCard], wanted: str | None) -> list[SeenCard]:
+    """Those that CUDA_VISIBLE_DEVICES leaves, in its order: numbers, or beginnings of their ids.
+
+    As CUDA does, what comes after a name that is none is not seen either.
+    """
+    if wanted is None:
+        return seen
+    cards: list[SeenCard] = []
+    for name in (part.strip() for part in wanted.split(",")):
+        if name.isdigit():
+            found = seen[int(name) : int(name) + 1]
+        else:
+            found = [card for card in seen if name and card.uuid.startswith(name)]
+        if len(found) != 1:
+            break
+        cards += found
     return cards
 
 

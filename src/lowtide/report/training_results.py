@@ -25,6 +25,9 @@ def show_trained(run: TrainedRun, settings: RunSettings, *, as_json: bool) -> No
                 "best_step": state.best_step,
                 "skipped_steps": state.skipped_steps,
                 "micro_batch": run.micro_batch,
+                "train_loss": run.train_loss,
+                "tokens_per_second": run.tokens_per_second,
+                "gpu_bytes": run.gpu_bytes,
                 "seconds": round(run.seconds, 3),
                 "already_done": run.already_done,
             }
@@ -36,10 +39,16 @@ def show_trained(run: TrainedRun, settings: RunSettings, *, as_json: bool) -> No
         ("model", f"{settings.model}, {format_count(settings.shape.parameter_count)} parameters"),
         ("steps", f"{state.step}, {tokens} tokens"),
     ]
+    if run.train_loss is not None:
+        rows.append(("loss", f"{run.train_loss:.3f} in the last steps (measured)"))
     if state.best_loss is not None:
         rows.append(("val loss", f"{state.best_loss:.4f} at step {state.best_step} (measured)"))
     time = "none: the run was done already" if run.already_done else format_seconds(run.seconds)
-    rows.append(("time", f"{time}{'' if run.already_done else ' (measured)'}"))
+    rows.append(("time", f"{time}{'' if run.already_done else ' since this start (measured)'}"))
+    if run.tokens_per_second is not None:
+        rows.append(("speed", f"{format_count(round(run.tokens_per_second))} tokens/s (measured)"))
+    if run.gpu_bytes is not None:
+        rows.append(("GPU memory", f"{format_bytes(run.gpu_bytes)} at the peak (measured)"))
     rows.append(("next", f"lowtide sample {run.folder} --prompt 'Once'"))
     print_rows(rows)
 

@@ -177,6 +177,21 @@ def _check_digests(checkpoint: Path, names: tuple[str, ...]) -> None:
             )
 
 
+def way_back(run: Path, *, before: int) -> str:
+    """How to go on from the newest checkpoint that is older than a trouble; for a remedy."""
+    found = find_checkpoints(run)
+    good = [one for one in found if step_of(one) < before]
+    again = "start a new run with a lower learning rate or a longer warm-up"
+    if not good:
+        return again if not found else f"no checkpoint is older than step {before}: {again}"
+    later = ", ".join(one.name for one in found if one not in good)
+    then = f"remove {later} in {run / CHECKPOINTS}, and the same" if later else "the same"
+    return (
+        f"the last good checkpoint is {good[-1].name}: {then} command goes on from it; should it happen "
+        f"again, {again}"
+    )
+
+
 def _go_on_from(checkpoint: Path) -> str:
     found = find_checkpoints(checkpoint.parent.parent)
     earlier = [one for one in found if step_of(one) < step_of(checkpoint)]
@@ -199,4 +214,5 @@ def _retire(checkpoint: Path) -> None:
     if checkpoint.exists():
         gone = checkpoint.with_name(f".{checkpoint.name}.{_NOBODY}.tmp")
         _remove(gone)
-        _remove(checkpoint.rename(gone))
+        checkpoint.replace(gone)
+        _remove(gone)

@@ -24,6 +24,8 @@ class Ranks:
     rank: int = 0
     world_size: int = 1
     local_rank: int = 0
+    local_world_size: int = 1
+    """How many of them are on this machine."""
 
     @property
     def leads(self) -> bool:
@@ -39,6 +41,7 @@ def ranks_of(environment: Mapping[str, str]) -> Ranks:
         rank=int(environment["RANK"]),
         world_size=int(environment["WORLD_SIZE"]),
         local_rank=int(environment.get("LOCAL_RANK", "0")),
+        local_world_size=max(1, int(environment.get("LOCAL_WORLD_SIZE", "1"))),
     )
 
 
@@ -77,11 +80,6 @@ def add_up_gradients(parameters: Iterator[nn.Parameter]) -> None:
             _reduce(bucket)
             bucket, held = [], 0
     _reduce(bucket)
-
-
-def any_rank(flag: bool, device: torch.device) -> bool:
-    """Whether one of them says so: who stops, stops with all others."""
-    return bool(add_up(torch.tensor(float(flag), device=device)).item())
 
 
 def wait_for_all() -> None:

@@ -33,6 +33,11 @@ def read_gpu_use(device: torch.device) -> GpuUse:
     return GpuUse(total=total, free=free, ours=torch.cuda.memory_reserved(device))
 
 
+def peak_of_gpu(device: torch.device) -> int | None:
+    """The most that tensors have taken since the process began; None for a CPU."""
+    return torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None
+
+
 class GpuWatch:
     """Compares with the first look. Tells once for every 256 MiB that others take of a card that is full."""
 

@@ -21,6 +21,12 @@ class TrainedRun:
     micro_batch: int
     """Windows at a time in the end; smaller than planned where memory ran out."""
     already_done: bool = False
+    gpu_bytes: int | None = None
+    """The most that was taken of the GPU, evaluations and samples included."""
+    train_loss: float | None = None
+    """Of the last steps of this call, in the mean."""
+    tokens_per_second: float | None = None
+    """The same."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,5 +49,9 @@ class SmokeReport:
     predicted_gpu_bytes: int | None
     problems: tuple[str, ...]
     """What is not as it should be; empty when all is well."""
+    serious: tuple[str, ...] = ()
+    """Those of the problems that no long run should begin with."""
+    notes: tuple[str, ...] = ()
+    """What was said on the way."""
     mfu: float | None = None
     """Share of the card's own peak, where that is known."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lowtide.model.generate import generate
 from lowtide.model.gpt import GPT
+from lowtide.tokenizer.decode_stream import decode_stream
 from lowtide.tokenizer.tokenizer import Tokenizer
 
 _TOKENS = 60
@@ -27,5 +28,5 @@ class Sampler:
             self._tokenizer = Tokenizer.load(self._folder)
         found = self._tokenizer
         first = found.end_of_text if found.end_of_text is not None else 0
-        ids = list(generate(model, [first], count=_TOKENS, seed=self._seed, stop=found.end_of_text))
-        return found.decode(ids)
+        ids = generate(model, [first], count=_TOKENS, seed=self._seed, stop=found.end_of_text)
+        return "".join(decode_stream(found, ids))

@@ -7,13 +7,14 @@ step is to be skipped is decided there, and what the step came to is read when t
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from lowtide.errors import DataError
+from lowtide.errors import DataError, DoesNotFitError
 from lowtide.model.gpt import GPT
 from lowtide.model.shape import ModelShape
 from lowtide.model.targets import IGNORED
@@ -34,13 +35,17 @@ class StepResult:
     learning_rate: float
     skipped: bool
     """A loss or a gradient was not finite: weights and optimizer are as they were."""
+    leaving: bool = False
+    """Whether a rank wants to leave: every rank reads the same."""
 
 
 class StepUnderWay:
     """A step that a GPU may still be working at. Holds three numbers."""
 
-    def __init__(self, loss: Tensor, norm: Tensor, learning_rate: float) -> None:
-        found = torch.stack([loss.double(), norm.double()])
+    def __init__(
+        self, loss: Tensor, norm: Tensor, learning_rate: float, *, leaving: Tensor
+    ) -> None:
+        found = torch.stack([loss.double(), norm.double(), leaving.double()])
         self._learning_rate = learning_rate
         self._done: torch.cuda.Event | None = None
         if found.is_cuda:
@@ -55,11 +60,19 @@ class StepUnderWay:
         """What it came to, as soon as that is known."""
         if self._done is not None:
             self._done.synchronize()
-        loss, norm = self._found.tolist()
-        skipped = not (math.isfinite(loss) and math.isfinite(norm))
+        loss, norm, leaving = self._found.tolist()
         return StepResult(
-            loss=loss, gradient_norm=norm, learning_rate=self._learning_rate, skipped=skipped
+            loss=loss,
+            gradient_norm=norm,
+            learning_rate=self._learning_rate,
+            skipped=not (math.isfinite(loss) and math.isfinite(norm)),
+            leaving=leaving > 0,
         )
+
+
+def never() -> bool:
+    """Nobody asks for a stop."""
+    return False
 
 
 def computing(settings: RunSettings) -> AbstractContextManager[object]:
@@ -85,20 +98,27 @@ def start_step(
     settings: RunSettings,
     step: int,
     batch: tuple[Tensor, Tensor],
-) -> StepUnderWay:
-    """Step `step` with this rank's rows of its batch. However they are cut, gradients are those of the mean."""
+    *,
+    leaving: bool = False,
+    drop: Callable[[], bool] = never,
+) -> StepUnderWay | None:
+    """Step `step` with this rank's rows of its batch. However they are cut, gradients are those of the mean.
+
+    `leaving` is told to all ranks with the loss. `drop` is asked between parts; None where it says yes, and
+    nothing has moved.
+    """
     rate = learning_rate_at(step, settings)
     set_learning_rate(optimizer, rate)
-    loss = _gather_gradients(model, settings, batch)
+    total = _gather_gradients(model, settings, batch, drop)
+    if total is None:
+        optimizer.zero_grad(set_to_none=True)
+        return None
+    add_up_gradients(model.parameters())
+    loss, leavers = add_up(torch.stack([total, torch.full_like(total, leaving)]))
     norm = nn.utils.get_total_norm([one.grad for one in model.parameters() if one.grad is not None])
-    finite = torch.isfinite(loss) & torch.isfinite(norm)
-    if is_fused(optimizer):
-        step_on_gpu(optimizer, shrink_by=(norm / settings.clip).clamp(min=1), skip=~finite)
-    elif bool(finite):
-        nn.utils.clip_grads_with_norm_(model.parameters(), settings.clip, norm)
-        optimizer.step()
+    _move(model, optimizer, settings, norm, torch.isfinite(loss) & torch.isfinite(norm))
     optimizer.zero_grad(set_to_none=True)
-    return StepUnderWay(loss, norm, rate)
+    return StepUnderWay(loss, norm, rate, leaving=leavers)
 
 
 def take_step(
@@ -109,18 +129,46 @@ def take_step(
     batch: tuple[Tensor, Tensor],
 ) -> StepResult:
     """A step from beginning to end."""
-    return start_step(model, optimizer, settings, step, batch).wait()
+    started = start_step(model, optimizer, settings, step, batch)
+    assert started is not None, "nobody asked to drop it"
+    return started.wait()
 
 
-def _gather_gradients(model: GPT, settings: RunSettings, batch: tuple[Tensor, Tensor]) -> Tensor:
+def _gather_gradients(
+    model: GPT, settings: RunSettings, batch: tuple[Tensor, Tensor], drop: Callable[[], bool]
+) -> Tensor | None:
     x, y = batch
     count = add_up((y != IGNORED).sum().float()).clamp(min=1)
     total = torch.zeros((), device=x.device)
     for at in range(0, len(x), settings.micro_batch):
+        if at and drop():
+            return None
         rows = slice(at, at + settings.micro_batch)
         with computing(settings):
             loss = model(x[rows], y[rows], count)
         loss.backward()
         total += loss.detach()
-    add_up_gradients(model.parameters())
-    return add_up(total)
+    return total
+
+
+def _move(
+    model: GPT,
+    optimizer: torch.optim.Optimizer,
+    settings: RunSettings,
+    norm: Tensor,
+    finite: Tensor,
+) -> None:
+    """Gradients are clipped and weights moved, unless something is not finite."""
+    try:
+        if is_fused(optimizer):
+            step_on_gpu(optimizer, shrink_by=(norm / settings.clip).clamp(min=1), skip=~finite)
+        elif bool(finite):
+            nn.utils.clip_grads_with_norm_(model.parameters(), settings.clip, norm)
+            optimizer.step()
+    except (
+        torch.OutOfMemoryError
+    ) as cause:  # smaller parts would not help, and some weights may have moved
+        raise DoesNotFitError(
+            "the optimizer's step does not fit into the GPU's memory",
+            remedy="pass a leaner `--recipe` or a smaller model; the last checkpoint stands",
+        ) from cause

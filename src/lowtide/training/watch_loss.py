@@ -64,6 +64,8 @@ class Verdict:
     step: int
     sentence: str
     """For a person; whole, without a full stop."""
+    since: int
+    """The first step after which the weights may be bad. Skipped steps move none."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -136,6 +138,11 @@ class LossWatch:
         """Spikes so far; one that lasts for many steps is one."""
         return self._state.spike_count
 
+    @property
+    def is_spiking(self) -> bool:
+        """Whether the last loss was far above the usual: no time for a checkpoint."""
+        return self._state.spike_since is not None
+
     def see(self, step: int, loss: float, gradient_norm: float) -> tuple[Verdict, ...]:
         """What is to be said about this step: mostly nothing. Steps come in rising order."""
         if not (math.isfinite(loss) and math.isfinite(gradient_norm)):
@@ -167,7 +174,8 @@ class LossWatch:
             if step - state.spike_since < LONGEST_SPIKE_STEPS:
                 return ()
             lasting = f"the loss rose from {usual:.3f} at step {state.spike_since} and is still {loss:.3f}"
-            return (_verdict(Trouble.DIVERGED, "end", step, f"{lasting} at step {step}"),)
+            sentence, since = f"{lasting} at step {step}", state.spike_since
+            return (_verdict(Trouble.DIVERGED, "end", step, sentence, since=since),)
         state.spike_since = step
         state.spike_count += 1
         state.spikes = [*(s for s in state.spikes if s > step - SPIKE_STEPS), step]
@@ -176,7 +184,8 @@ class LossWatch:
         if len(state.spikes) < MOST_SPIKES:
             return (spike,)
         many = f"the loss jumped {MOST_SPIKES} times within {SPIKE_STEPS} steps"
-        return (spike, _verdict(Trouble.TOO_MANY_SPIKES, "end", step, many))
+        first = state.spikes[0]
+        return (spike, _verdict(Trouble.TOO_MANY_SPIKES, "end", step, many, since=first))
 
     def _is_far_above(self, loss: float, usual: float) -> bool:
         if loss <= usual + SPIKE_LEAST_NATS:
@@ -233,5 +242,8 @@ class LossWatch:
         return (_verdict(Trouble.PLATEAU, "tell", step, sentence),)
 
 
-def _verdict(trouble: Trouble, action: Action, step: int, sentence: str) -> Verdict:
-    return Verdict(trouble=trouble, action=action, step=step, sentence=sentence)
+def _verdict(
+    trouble: Trouble, action: Action, step: int, sentence: str, *, since: int | None = None
+) -> Verdict:
+    began = step if since is None else since
+    return Verdict(trouble=trouble, action=action, step=step, sentence=sentence, since=began)
