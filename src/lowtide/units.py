@@ -23,6 +23,8 @@ _BYTE_UNITS = {
 }
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]*)\s*\Z")
+_MOST = 1e18
+"""More than any count or size there is; what is larger would lose digits or overflow."""
 
 
 def parse_bytes(text: str) -> int:
@@ -34,7 +36,7 @@ def parse_bytes(text: str) -> int:
             f"{text!r} is not a size",
             remedy="write a number and a unit, such as 512MiB, 6GiB or 1.5GB",
         )
-    return int(float(match.group(1)) * factor)
+    return _whole(text, float(match.group(1)) * factor)
 
 
 def parse_count(text: str) -> int:
@@ -45,7 +47,14 @@ def parse_count(text: str) -> int:
         raise UsageError(
             f"{text!r} is not a count", remedy="write a number such as 250000, 10k or 100M"
         )
-    return int(float(match.group(1)) * factor)
+    return _whole(text, float(match.group(1)) * factor)
+
+
+def _whole(text: str, value: float) -> int:
+    if not value < _MOST:
+        shown = text if len(text) <= 24 else f"{text[:20]}…"
+        raise UsageError(f"{shown} is too large", remedy=f"write a number below {_MOST:.0e}")
+    return int(value)
 
 
 def format_bytes(size_bytes: int) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -97,8 +98,11 @@ def test_3_when_the_model_does_not_fit_and_the_advice_works(
         (["--vram", "1 apple"], "is not a size"),
         (["--gpu", "4070", "--model", "gpt3"], "there is no model 'gpt3'"),
         (["--vram", "12GiB", "--hours", "48"], "how fast"),
-        (["--gpu", "4070", "--hours", "-1"], "`--hours -1.0` cannot be"),
-        (["--gpu", "4070", "--context", "0"], "`--context 0` cannot be"),
+        (["--gpu", "4070", "--hours", "-1"], "`--hours -1.0` is out of range"),
+        (["--gpu", "4070", "--context", "0"], "`--context 0` is out of range"),
+        (["--gpu", "4070", "--context", "9" * 400], "is too large"),
+        (["--vram", "9" * 400 + "GiB"], "is too large"),
+        (["--gpu", "4070", "--write", "."], "no file to be replaced"),
     ],
 )
 def test_2_when_the_question_is_wrong(
@@ -107,6 +111,20 @@ def test_2_when_the_question_is_wrong(
     refused = call(capsys, "plan", story, *flags)
     assert refused.code == 2
     assert problem in refused.problem
+
+
+@pytest.mark.skipif(os.name != "posix", reason="there are no pipes with names")
+def test_only_files_are_replaced_and_links_stay(
+    capsys: Capsys, story: Path, tmp_path: Path
+) -> None:
+    command = ("plan", story, "--gpu", "RTX 4070", "--write")
+    os.mkfifo(tmp_path / "pipe")
+    assert call(capsys, *command, tmp_path / "pipe").code == 2
+    assert (tmp_path / "pipe").is_fifo()
+    (tmp_path / "link").symlink_to(tmp_path / "plan.toml")
+    assert call(capsys, *command, tmp_path / "link").code == 0
+    assert (tmp_path / "link").is_symlink()
+    assert "batch_tokens" in (tmp_path / "plan.toml").read_text()
 
 
 def test_data_that_is_none_is_told_apart(capsys: Capsys, tmp_path: Path) -> None:

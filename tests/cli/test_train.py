@@ -106,6 +106,66 @@ def test_without_a_plan_one_is_made_for_the_data(
     assert find_checkpoints(run)[-1].name == "step-00000002"
 
 
+def test_what_is_about_to_happen_is_said_first(
+    data: Path, plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = call(capsys, "train", data, "--plan", plan, "--out", tmp_path / "run").err.splitlines()
+    assert said[0].startswith("note: custom, 8944 parameters, windows of 16 tokens")
+    assert "on the CPU with" in said[0]
+    assert "10 steps of 128 tokens" in said[1]
+    assert "in all (assumed: 35%" in said[1]
+    assert "Ctrl-C" in said[2]
+
+
+@pytest.mark.parametrize("command", ["inspect", "verify", "plan"])
+def test_a_run_is_not_taken_for_data(
+    trained: tuple[Path, Outcome], capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    refused = call(capsys, command, trained[0])
+    assert refused.code == 2
+    assert "holds a training run and no tokens" in refused.problem
+    assert "lowtide sample" in refused.hint
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("train", "tokens", "--out", "run"),
+        ("sample", "run", "--prompt", "x"),
+        ("export", "run", "--to", "huggingface", "--out", "m"),
+    ],
+)
+def test_without_torch_it_is_told_how_to_get_it(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...]
+) -> None:
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *more: None if name == "torch" else find(name, *more),
+    )
+    refused = call(capsys, *words)
+    assert refused.code == 2
+    assert "torch is not installed" in refused.problem
+    assert "lowtide[torch]" in refused.hint
+
+
+def test_a_tokenizer_that_did_not_make_the_data_is_refused(
+    data: Path, plan: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("train", data, "--plan", plan, "--out", tmp_path / "run", "--tokenizer", "gpt2")
+    refused = call(capsys, *words)
+    assert refused.code == 2
+    assert "not by gpt2" in refused.problem
+
+
+@pytest.mark.parametrize("seed", ["9" * 30, "1.5", "x"])
+def test_a_seed_that_is_none_is_refused(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], seed: str
+) -> None:
+    assert call(capsys, "train", data, "--out", tmp_path / "run", "--seed", seed).code == 2
+
+
 def test_a_smoke_test_tells_and_leaves_nothing(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from lowtide.pipeline import train as pipeline
+from lowtide.pipeline import take_run
 from lowtide.training.checkpoint import find_checkpoints
 from lowtide.training.run_folder import RUN_NAME
 from tests.commands import Outcome, call
@@ -179,7 +179,7 @@ def test_a_disk_too_small_is_told_before_the_first_step(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline.shutil, "disk_usage", lambda _: Usage(10**9, 10**9, 1_000_000))
+        patch.setattr(take_run.shutil, "disk_usage", lambda _: Usage(10**9, 10**9, 1_000_000))
         refused = desk.refused(code=3)
     assert "checkpoints need" in refused.problem
     assert "976.6 KiB" in refused.problem

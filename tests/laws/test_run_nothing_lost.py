@@ -5,6 +5,7 @@ A small version of the campaign in `bench/run_killed.py`.
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import time
@@ -94,23 +95,43 @@ def test_a_run_stopped_at_many_steps_is_the_run_that_was_not(scene: Scene, tmp_p
 
 
 @pytest.mark.parametrize(
-    ("number", "code"),
-    [(signal.SIGTERM, 75), (signal.SIGINT, 130), (signal.SIGUSR1, 75)],
-    ids=["SIGTERM", "SIGINT", "SIGUSR1"],
+    ("numbers", "code"),
+    [
+        ([signal.SIGTERM], 75),
+        ([signal.SIGINT], 130),
+        ([signal.SIGUSR1], 75),
+        ([signal.SIGHUP], 75),
+        ([signal.SIGUSR1, signal.SIGTERM, signal.SIGTERM], 75),
+    ],
+    ids=["SIGTERM", "SIGINT", "SIGUSR1", "SIGHUP", "a scheduler"],
 )
 def test_a_signal_ends_a_run_cleanly(
-    scene: Scene, tmp_path: Path, number: signal.Signals, code: int
+    scene: Scene, tmp_path: Path, numbers: list[signal.Signals], code: int
 ) -> None:
     run = tmp_path / "run"
     command = scene.start(run)
     command.wait_for_step(run, 4)
-    command.send(number)
+    for number in numbers:
+        command.send(number)
     ended = command.end()
     assert ended.code == code, ended.err
     assert "stopped after step" in ended.problem
     assert ended.hint == "run the same command again to go on"
     newest = find_checkpoints(run)[-1].name
     assert int(newest.removeprefix("step-")) == told_of(run)[-1]["step"]
+    scene.finish(run)
+
+
+def test_a_signal_reaches_a_run_that_was_started_from_python(scene: Scene, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Stepped) and event.step == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(StoppedError, match="after step 5 of 60"):
+        train(run, scene.settings, listen=listen)
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     scene.finish(run)
 
 

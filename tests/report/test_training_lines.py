@@ -33,7 +33,7 @@ STEPPED = Stepped(
 
 def test_the_live_line_says_the_most_important_first() -> None:
     assert step_line(STEPPED, Evaluated(step=1000, loss=3.398)) == (
-        "step 1200 of 19073, loss 3.412, val 3.398, 2h 10m left, 562.0k tokens/s, MFU 41 %, "
+        "step 1200 of 19073, loss 3.412, val 3.398, 2h 10m left, 562.0k tokens/s, 629.1M seen, MFU 41 %, "
         "37.5% of the epoch, lr 5.9e-04, VRAM 21.6 GiB, memory 1.2 GiB"
     )
 
@@ -41,7 +41,8 @@ def test_the_live_line_says_the_most_important_first() -> None:
 def test_what_is_not_known_is_left_out() -> None:
     line = step_line(replace(STEPPED, mfu=None, gpu_bytes=None, seconds_left=math.inf), None)
     assert line == (
-        "step 1200 of 19073, loss 3.412, 562.0k tokens/s, 37.5% of the epoch, lr 5.9e-04, memory 1.2 GiB"
+        "step 1200 of 19073, loss 3.412, 562.0k tokens/s, 629.1M seen, 37.5% of the epoch, "
+        "lr 5.9e-04, memory 1.2 GiB"
     )
 
 

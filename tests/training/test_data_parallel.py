@@ -76,9 +76,26 @@ def scene(tmp_path_factory: pytest.TempPathFactory) -> Scene:
 
 def test_who_one_is_comes_from_torchrun_or_from_nobody() -> None:
     assert ranks_of({}) == Ranks(rank=0, world_size=1, local_rank=0)
-    told = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1"}
+    told = {"RANK": "5", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "MASTER_ADDR": "localhost"}
     assert ranks_of(told) == Ranks(rank=5, world_size=8, local_rank=1)
+    assert ranks_of({**told, "LOCAL_WORLD_SIZE": "4"}).local_world_size == 4
     assert not ranks_of(told).leads
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"RANK": "x", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"},
+        {"RANK": "0", "WORLD_SIZE": "0", "MASTER_ADDR": "localhost"},
+        {"RANK": "2", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"},
+        {"RANK": "0", "WORLD_SIZE": "2"},
+        {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "0"},
+    ],
+)
+def test_an_environment_that_makes_no_sense_is_refused(told: dict[str, str]) -> None:
+    with pytest.raises(UsageError, match="do not say who") as refused:
+        ranks_of(told)
+    assert "torchrun" in refused.value.remedy
 
 
 def test_the_number_of_ranks_may_change_at_any_stop(scene: Scene, tmp_path: Path) -> None:

@@ -31,6 +31,23 @@ class CountType(_IntType):
             self.fail(f"{error.problem}; {error.remedy}", param, ctx)
 
 
+class SeedType(_IntType):
+    """Any whole number that torch takes, and room to count on from it."""
+
+    name = "integer"
+
+    def convert(
+        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
+    ) -> int:
+        try:
+            number = int(value)
+        except ValueError:
+            self.fail(f"{value!r} is no whole number", param, ctx)
+        if not abs(number) < 1 << 62:
+            self.fail(f"{str(value)[:20]}… is too large for a seed", param, ctx)
+        return number
+
+
 class SizesType(click.ParamType):  # type: ignore[type-arg]
     """`8000,16000,32k`."""
 
@@ -49,6 +66,7 @@ class SizesType(click.ParamType):  # type: ignore[type-arg]
 
 COUNT = CountType()
 SIZES = SizesType()
+SEED = SeedType()
 FORMAT = click.Choice(["npy", "nanogpt", "llmc", "megatron"])
 EXPORTS = click.Choice([*FORMAT.choices, "huggingface"])
 WINDOWS = click.Choice(["contiguous", "document"])

@@ -47,10 +47,15 @@ def export_command(
     """
     _refuse_strangers(to_format)
     if to_format == "huggingface":
+        from lowtide.dataset.token_dataset import need_torch
+
+        need_torch("a model needs torch")
         from lowtide.pipeline.export_model import export_model
+        from lowtide.report.progress import tell_a_person
         from lowtide.report.training_results import show_exported_model
 
-        show_exported_model(export_model(path, out, step=step), as_json=as_json)
+        made = export_model(path, out, step=step, listen=tell_a_person)
+        show_exported_model(made, as_json=as_json)
         return
     from lowtide.pipeline.export import export
     from lowtide.report.results import show_exported

@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from lowtide.cli.choices import COUNT, debug_option
+from lowtide.cli.choices import COUNT, SEED, debug_option
 
 
 @click.command("sample")
@@ -18,7 +18,7 @@ from lowtide.cli.choices import COUNT, debug_option
 )
 @click.option("--top-k", type=COUNT, metavar="N", help="Draw from the N likeliest tokens.")
 @click.option("--top-p", type=float, metavar="P", help="Draw from the likeliest that make up P.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Another seed, another text.")
+@click.option("--seed", type=SEED, default=0, show_default=True, help="Another seed, another text.")
 @click.option("--samples", type=COUNT, default=1, show_default=True, help="How many texts.")
 @click.option("--step", type=int, help="Checkpoint to use.  [default: the newest]")
 @click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: a GPU with room]")
@@ -42,7 +42,11 @@ def sample_command(
     RUN is a folder of `lowtide train`, also while it trains: the newest checkpoint speaks. Or the folder
     of a GPT-2 for Hugging Face, with safetensors. The text appears as it is made.
     """
+    from lowtide.dataset.token_dataset import need_torch
+
+    need_torch("a model needs torch")
     from lowtide.pipeline.sample import stream_samples
+    from lowtide.report.progress import tell_a_person
     from lowtide.report.samples import show_samples
 
     text = sys.stdin.read() if prompt == "-" else prompt
@@ -57,5 +61,6 @@ def sample_command(
         samples=samples,
         step=step,
         device=device,
+        listen=tell_a_person,
     )
     show_samples(text, streams, as_json=as_json)

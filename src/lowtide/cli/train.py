@@ -8,8 +8,8 @@ from pathlib import Path
 
 import click
 
-from lowtide.cli.choices import COUNT, debug_option
-from lowtide.cli.stop_signals import listen_for_stops
+from lowtide.cli.choices import COUNT, SEED, debug_option
+from lowtide.pipeline.stop_signals import listen_for_stops
 
 
 @click.command("train", epilog="Run the same command again to go on after any interruption.")
@@ -29,7 +29,7 @@ from lowtide.cli.stop_signals import listen_for_stops
 @click.option(
     "--device", type=click.Choice(["cuda", "cpu"]), help="[default: cuda if there is one]"
 )
-@click.option("--seed", type=int, help="Of the weights and of the order.  [default: 0]")
+@click.option("--seed", type=SEED, help="Of the weights and of the order.  [default: 0]")
 @click.option("--tokenizer", help="Tokenizer of a peer's files, which do not name it.")
 @click.option("--memory", metavar="SIZE", help="Budget of RAM.  [default: 90% of what there is]")
 @click.option("--wandb", metavar="PROJECT", help="Send curves to Weights & Biases as well.")
@@ -63,7 +63,7 @@ def train_command(
     from lowtide.dataset.token_dataset import need_torch
     from lowtide.pipeline.choose_run import Asked, choose_run
 
-    need_torch()
+    need_torch("training needs torch")
     asked = Asked(plan=Path(plan) if plan else None, **wished)  # type: ignore[arg-type]
     chosen = choose_run(data, out, asked, restart=restart, slurm=os.environ)
     with listen_for_stops() as should_stop:

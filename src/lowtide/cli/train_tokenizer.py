@@ -7,7 +7,7 @@ import os
 import click
 
 from lowtide.cli.choices import SIZES, debug_option
-from lowtide.cli.stop_signals import listen_for_stops
+from lowtide.pipeline.stop_signals import listen_for_stops
 
 
 @click.command(

@@ -30,6 +30,8 @@ from lowtide.shards.read import open_dataset as open_at
 from lowtide.storage.fingerprint import digest_file
 from lowtide.units import KIB, format_count
 
+RUN_RECORD = "lowtide-run.json"
+"""In the folder of a training run."""
 _TOKEN_SUFFIXES = frozenset({".npy", ".bin", ".idx"})
 _SNIFFED_BYTES = 8 * KIB
 _LOOKED_AT_BYTES = 4 * KIB
@@ -54,7 +56,15 @@ def open_dataset(path: str | Path, *, tokenizer: str | None = None) -> Dataset:
     """
     place = Path(path)
     refuse_what_is_no_dataset(place)
-    return open_at(place, tokenizer=tokenizer_record(tokenizer))
+    named = tokenizer_record(tokenizer)
+    dataset = open_at(place, tokenizer=named)
+    made_by = dataset.tokenizer
+    if named and made_by and named.fingerprint != made_by.fingerprint:
+        raise UsageError(
+            f"{path} was made by the tokenizer {made_by.name}, not by {tokenizer}",
+            remedy="leave `--tokenizer` out: it is for files that do not name theirs",
+        )
+    return dataset
 
 
 def find_tokens(
@@ -206,12 +216,23 @@ def _only_split(dataset: Dataset, split: str, val_fraction: float) -> TokenSplit
 
 
 def refuse_what_is_no_dataset(path: Path) -> None:
-    """UsageError for a tokenizer's folder, or for text, with the command that makes tokens of it."""
+    """UsageError for a run's or a tokenizer's folder, or for text, with the command to run instead."""
     with reading(path):
         if (path / MANIFEST_NAME).is_file():
             return
+        _refuse_run(path)
         _refuse_tokenizer(path)
         _refuse_text(path)
+
+
+def _refuse_run(path: Path) -> None:
+    if (path / RUN_RECORD).exists():
+        shown = quote(str(path))
+        raise UsageError(
+            f"{path} holds a training run and no tokens",
+            remedy=f"`lowtide sample {shown} --prompt Once` lets it speak, {path / 'log.jsonl'} tells its "
+            f"steps, and `lowtide export {shown} --to huggingface --out model` gives it away",
+        )
 
 
 def _refuse_tokenizer(path: Path) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from lowtide.errors import UsageError
 
 GPT2_VOCABULARY = 50257
+_MOST = 1 << 31
 _ROWS_OF_A_TILE = 128
 """Matrix units work in tiles: 50,304 columns are multiplied faster than 50,257."""
 
@@ -29,10 +30,10 @@ class ModelShape:
 
     def __post_init__(self) -> None:
         for name in ("layers", "heads", "width", "context", "vocabulary_size"):
-            if getattr(self, name) < 1:
+            if not 1 <= getattr(self, name) < _MOST:
                 raise UsageError(
                     f"a model with {name} of {getattr(self, name)} cannot be built",
-                    remedy=f"pass 1 or more as {name}",
+                    remedy=f"pass 1 or more as {name}, below {_MOST:,}",
                 )
         if self.width % self.heads:
             raise UsageError(

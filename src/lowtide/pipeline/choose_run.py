@@ -12,6 +12,8 @@ from lowtide.pipeline.plan import make_plan
 from lowtide.plan.fit import RECIPES, largest_micro_batch
 from lowtide.plan.machine import LIBRARY_BYTES, Machine, choose_machine, cpu_machine
 from lowtide.plan.plan_file import read_plan
+from lowtide.plan.speed import Speed, predict_speed
+from lowtide.storage.publish import storage_errors
 from lowtide.training.run_folder import RUN_NAME, read_run_record
 from lowtide.training.settings import RunSettings
 from lowtide.units import format_bytes
@@ -43,13 +45,23 @@ class ChosenRun:
     peak_flops: float | None
     ram_needs: Mapping[str, int]
     """What each rank takes of RAM, by name."""
+    speed: Speed | None = None
+
+    @property
+    def hours(self) -> float | None:
+        """Of the whole run, by the speed that is expected."""
+        if self.speed is None:
+            return None
+        settings = self.settings
+        return settings.steps * settings.batch_tokens / self.speed.tokens_per_second / 3600
 
 
 def choose_run(
     data: str | Path, out: str | Path, asked: Asked, *, restart: bool, slurm: Mapping[str, str]
 ) -> ChosenRun:
     """Settings that fit the machine; DoesNotFitError, before anything starts, for what does not."""
-    stands = (Path(out) / RUN_NAME).exists() and not restart
+    with storage_errors(Path(out), doing="read"):
+        stands = (Path(out) / RUN_NAME).exists() and not restart
     if asked.plan is not None:
         base = read_plan(asked.plan)
     elif stands:
@@ -61,10 +73,14 @@ def choose_run(
     if settings.device == "cuda" and machine.device == "cpu":  # torch itself says so
         return ChosenRun(settings=settings, predicted_gpu_bytes=None, peak_flops=None, ram_needs={})
     predicted = check_fit(settings, machine)
+    speed = predict_speed(settings.shape, machine, settings.recipe)
     if machine.device == "cpu":
-        needs = {"torch": LIBRARY_BYTES, "a step": predicted}
         return ChosenRun(
-            settings=settings, predicted_gpu_bytes=None, peak_flops=None, ram_needs=needs
+            settings=settings,
+            predicted_gpu_bytes=None,
+            peak_flops=None,
+            ram_needs={"torch": LIBRARY_BYTES, "a step": predicted},
+            speed=speed,
         )
     weights = 4 * settings.shape.stored_parameter_count  # they begin on the CPU
     return ChosenRun(
@@ -72,6 +88,7 @@ def choose_run(
         predicted_gpu_bytes=predicted,
         peak_flops=machine.peak_flops,
         ram_needs={"torch with CUDA": 2 * LIBRARY_BYTES, "the weights at the start": weights},
+        speed=speed,
     )
 
 

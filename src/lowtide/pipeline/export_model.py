@@ -9,6 +9,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from lowtide.errors import UsageError
+from lowtide.events import Listener, Note, ignore
 from lowtide.model.hugging_face import config_of, to_hugging_face
 from lowtide.model.tensor_files import WEIGHTS_NAME
 from lowtide.pipeline.open_model import CONFIG_NAME, OpenedModel, open_run
@@ -18,15 +19,18 @@ from lowtide.training.run_folder import read_run_record
 from lowtide.training.tensor_file import write_tensors
 
 
-def export_model(run: str | Path, out: str | Path, *, step: int | None = None) -> Path:
+def export_model(
+    run: str | Path, out: str | Path, *, step: int | None = None, listen: Listener = ignore
+) -> Path:
     """Write the newest checkpoint of a run, or that of `step`, as a GPT2LMHeadModel with its tokenizer.
 
     `out` appears whole or not at all, and must not exist or be empty. Holds one copy of the model in memory.
     """
-    folder, target = Path(run), Path(out).absolute()
+    folder, target = Path(run), Path(out).resolve()  # a link to a folder stays one
     read_run_record(folder)
     _check_target(target)
     opened = open_run(folder, step=step, device="cpu")
+    listen(Note(text=f"the weights are those of {opened.source.name}"))
     partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with storage_errors(partial):

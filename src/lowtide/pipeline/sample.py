@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lowtide.errors import UsageError
+from lowtide.events import Listener, Note, ignore
 from lowtide.model.generate import generate
 from lowtide.pipeline.open_model import OpenedModel, open_model
 from lowtide.tokenizer.decode_stream import decode_stream
@@ -53,6 +54,7 @@ def stream_samples(
     samples: int = 1,
     device: str | None = None,
     step: int | None = None,
+    listen: Listener = ignore,
 ) -> Iterator[Iterator[str]]:
     """The same texts, each in pieces as they come; read one to its end before the next.
 
@@ -62,6 +64,7 @@ def stream_samples(
     if samples < 1:
         raise UsageError(f"{samples} samples are none", remedy="pass 1 or more as `--samples`")
     opened = open_model(path, step=step, device=device)
+    listen(Note(text=f"the weights are those of {opened.source.name}"))
     tokenizer = _tokenizer_of(opened)
     ids = _encode(tokenizer, prompt)
 

@@ -16,6 +16,7 @@ from lowtide.pipeline.choose_run import ChosenRun
 from lowtide.pipeline.smoke import smoke
 from lowtide.pipeline.train import train
 from lowtide.pipeline.watch_run import ShouldStop
+from lowtide.training.build import device_in_words
 from lowtide.training.checkpoint import find_checkpoints
 from lowtide.training.data_parallel import Ranks, ranks_of
 from lowtide.training.run_results import SmokeReport, TrainedRun
@@ -23,7 +24,7 @@ from lowtide.training.settings import RunSettings
 from lowtide.training.tensorboard import Board, open_wandb
 from lowtide.units import format_bytes, format_count, format_seconds
 
-_LONG_STEPS = 1000
+_LONG_STEPS, _LONG_HOURS = 1000, 0.5
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,14 +48,17 @@ def start_run(
     listen: Listener,
     should_stop: ShouldStop,
 ) -> StartedRun:
-    """Try, then train; a new run of a thousand steps or more is tried even when nobody asks."""
+    """Try, then train; a new run of half an hour or more is tried even when nobody asks."""
     ranks = ranks_of(environment)
     budget = _share_of(
         choose_budget(memory, machine_limit(slurm=environment), generous=True), ranks
     )
     check_needs(budget, chosen.ram_needs)
     settings, report = chosen.settings, None
-    new_and_long = settings.steps >= _LONG_STEPS and (restart or not find_checkpoints(Path(out)))
+    for line in opening_lines(chosen):
+        listen(Note(text=line))
+    is_new = restart or not find_checkpoints(Path(out))
+    new_and_long = is_new and _is_long(chosen)
     if only_smoke or (new_and_long and not without_smoke and ranks.world_size == 1):
         listen(Note(text="trying ten steps, an evaluation, a checkpoint and a sample"))
         try:
@@ -85,7 +89,40 @@ def start_run(
         peak_flops=chosen.peak_flops,
         boards=_boards(wandb, Path(out), settings) if ranks.leads else (),
     )
+    _refuse_standstill(result, settings)
     return StartedRun(smoke=report, run=result if ranks.leads else None)
+
+
+def _refuse_standstill(run: TrainedRun, settings: RunSettings) -> None:
+    """A run that skipped most of its steps has learnt nothing, and must not look as if it had."""
+    skipped = run.state.skipped_steps
+    if 2 * skipped > settings.steps:
+        raise LowtideError(
+            f"{skipped} of {settings.steps} steps were not finite and skipped: the model has learnt little",
+            remedy="begin again with a lower learning rate or a longer warm-up: `--restart`",
+        )
+
+
+def opening_lines(chosen: ChosenRun) -> list[str]:
+    """What is about to happen, for people."""
+    settings = chosen.settings
+    size = format_count(settings.shape.parameter_count)
+    lines = [
+        f"{settings.model}, {size} parameters, windows of {settings.shape.context} tokens, recipe "
+        f"{settings.recipe}, on {device_in_words(settings)}",
+        f"{settings.steps:,} steps of {format_count(settings.batch_tokens)} tokens, "
+        f"{settings.micro_batch} windows at a time",
+    ]
+    if chosen.hours is not None and chosen.speed is not None:
+        took = format_seconds(3600 * chosen.hours)
+        lines[1] += f"; about {took} in all ({chosen.speed.basis})"
+    return [*lines, "Ctrl-C saves and stops; the same command goes on"]
+
+
+def _is_long(chosen: ChosenRun) -> bool:
+    if chosen.hours is None:
+        return chosen.settings.steps >= _LONG_STEPS
+    return chosen.hours >= _LONG_HOURS
 
 
 def _share_of(budget: Budget, ranks: Ranks) -> Budget:

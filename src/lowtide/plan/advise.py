@@ -58,7 +58,7 @@ def choose_run_tokens(
     return Choice(
         value=most,
         reason=f"{MOST_EPOCHS} epochs; more of the same text adds little, and {CHINCHILLA} tokens a "
-        f"parameter would be {best / train_tokens:.0f}",
+        f"parameter would be {best / train_tokens:,.0f} epochs",
     )
 
 
@@ -73,7 +73,7 @@ def choose_batch_tokens(shape: ModelShape, run_tokens: int, *, wanted: int | Non
         reason = "smaller than GPT-2's half a million, by the root of the model's size"
     by_data = run_tokens / _FEWEST_STEPS
     if by_data < by_size:
-        reason = f"small enough for {_FEWEST_STEPS:,} steps with the tokens there are"
+        reason = f"small enough for about {_FEWEST_STEPS:,} steps with the tokens there are"
     windows = 1 << int(math.log2(max(1.0, min(by_size, by_data) / shape.context)) + 0.5)
     if windows <= _SMALLEST_BATCH_WINDOWS:
         windows, reason = _SMALLEST_BATCH_WINDOWS, "eight windows: fewer make a noisy gradient"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lowtide.plan.advise import CHINCHILLA
 from lowtide.plan.make_plan import ModelPlan, Plan, checkpoint_bytes
-from lowtide.units import format_bytes, format_count
+from lowtide.units import format_bytes, format_count, format_seconds
 
 _HEADS = ("model", "parameters", "tokens/param", "fast", "lean", "leanest", "recipe", "peak",
           "steps × tokens", "hours")  # fmt: skip
@@ -23,7 +23,9 @@ def describe_plan(plan: Plan) -> str:
             ("choice", f"{chosen.name}: {plan.reason}"),
             *_choice_rows(plan),
             ("memory", f"{_peak_words(plan)}"),
-            *[(f"  {name}", size) for name, size in _memory_rows(plan)],
+            *[(f"  {name}", size) for name, size in _needs_rows(plan)],
+            ("beside it", f"of {format_bytes(plan.machine.total_bytes)} in all"),
+            *[(f"  {name}", size) for name, size in _other_rows(plan)],
         ]
     )
     return "\n".join(lines)
@@ -59,7 +61,7 @@ def _table(plan: Plan) -> list[str]:
                  for at, (cell, width) in enumerate(zip(row, widths, strict=True))]  # fmt: skip
         lines.append("  ".join(cells).rstrip())
     note = (
-        "fast, lean, leanest: the most windows that fit at a time (predicted). "
+        "fast, lean, leanest: windows of a step that fit at a time (predicted). "
         f"tokens/param: an epoch; Chinchilla {CHINCHILLA}."
     )
     return [*lines, note]
@@ -85,20 +87,22 @@ def _choice_rows(plan: Plan) -> list[tuple[str, str]]:
     assert chosen.fit is not None
     fit, settings = chosen.fit, plan.settings
     each = f"{format_count(settings.batch_tokens)} tokens"
-    parts = f"{fit.micro_batch} × {chosen.shape.context} tokens at a time, {fit.parts} times ({fit.recipe})"
+    parts = f"{fit.micro_batch} × {chosen.shape.context} tokens at a time"
+    if fit.parts > 1:
+        parts += f", {fit.parts} times"
+    parts += f" ({fit.recipe})"
     tokens = format_count(settings.steps * settings.batch_tokens)
     rows = [
         ("a step", f"{each}: {parts}; {chosen.batch_tokens.reason}"),
-        ("the run", f"{settings.steps:,} steps, {tokens} tokens: {chosen.run_tokens.reason}"),
-        ("epoch", f"{chosen.epoch_steps:,} steps; Chinchilla {CHINCHILLA} ×: {chosen.chinchilla_steps:,}"),
+        ("the run", f"{_steps(settings.steps)}, {tokens} tokens: {chosen.run_tokens.reason}"),
+        ("epoch", f"{_steps(chosen.epoch_steps)}; {CHINCHILLA} tokens a parameter (Chinchilla) are "
+         f"{_steps(chosen.chinchilla_steps)}"),
         ("rate", f"{settings.learning_rate:g} after {settings.warmup_steps:,} steps, down to "
          f"{settings.final_learning_rate:g}"),
     ]  # fmt: skip
     if chosen.hours is not None and chosen.speed is not None:
         rate = format_count(round(chosen.speed.tokens_per_second))
-        rows.append(
-            ("time", f"{_hours(chosen.hours)} hours at {rate} tokens/s ({chosen.speed.basis})")
-        )
+        rows.append(("time", f"{_time(chosen.hours)} at {rate} tokens/s ({chosen.speed.basis})"))
     else:
         rows.append(("time", "not known: name the card with `--gpu`"))
     rows.append(("disk", f"{format_bytes(checkpoint_bytes(chosen))} a checkpoint"))
@@ -118,20 +122,39 @@ def _peak_words(plan: Plan) -> str:
     return f"{format_bytes(fit.needs.total)} at the peak, {moment} (predicted)"
 
 
-def _memory_rows(plan: Plan) -> list[tuple[str, str]]:
+def _needs_rows(plan: Plan) -> list[tuple[str, str]]:
+    fit = plan.chosen.fit
+    assert fit is not None
+    return _sizes([(_NAMES.get(name, name), size) for name, size in fit.needs.parts() if size])
+
+
+def _other_rows(plan: Plan) -> list[tuple[str, str]]:
     fit, machine = plan.chosen.fit, plan.machine
     assert fit is not None
-    rows = [(_NAMES.get(name, name), size) for name, size in fit.needs.parts() if size]
-    rows.append(
-        ("CUDA and others" if machine.device == "cuda" else "libraries", machine.taken_bytes)
+    others = "CUDA and others" if machine.device == "cuda" else "libraries"
+    return _sizes(
+        [
+            (others, machine.taken_bytes),
+            ("slack, 5 %", machine.slack_bytes),
+            ("left", machine.budget_bytes - fit.needs.total),
+        ]
     )
-    rows.append(("slack, 5 %", machine.slack_bytes))
-    rows.append(("left", machine.budget_bytes - fit.needs.total))
+
+
+def _sizes(rows: list[tuple[str, int]]) -> list[tuple[str, str]]:
     return [(name, f"{format_bytes(size):>10}") for name, size in rows]
 
 
 def _hours(hours: float) -> str:
-    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.1f}" if hours >= 0.1 else "<0.1"
+    return f"{hours:,.0f}" if hours >= 10 else f"{hours:.1f}" if hours >= 0.1 else f"{hours:.2g}"
+
+
+def _time(hours: float) -> str:
+    return f"{_hours(hours)} hours" if hours >= 1 else format_seconds(3600 * hours)
+
+
+def _steps(count: int) -> str:
+    return f"{count:,} step{'' if count == 1 else 's'}"
 
 
 def _rows(rows: list[tuple[str, str]]) -> list[str]:

@@ -26,6 +26,8 @@ from lowtide.units import format_bytes, format_count
 REASONABLE_HOURS = 7 * 24
 """Without `--hours`, a model that takes longer than a week is not recommended."""
 
+_MOST_BETWEEN_EVALUATIONS, _MOST_BETWEEN_CHECKPOINTS = 250, 1000
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanData:
@@ -193,11 +195,19 @@ def make_settings(chosen: ModelPlan, data: PlanData, machine: Machine) -> RunSet
         learning_rate=rate,
         final_learning_rate=choose_final_rate(rate).value,
         warmup_steps=int(choose_warmup(chosen.steps, batch_tokens).value),
+        evaluate_every=_now_and_then(chosen.steps, most=_MOST_BETWEEN_EVALUATIONS),
+        checkpoint_every=_now_and_then(chosen.steps, most=_MOST_BETWEEN_CHECKPOINTS),
+        sample_every=_now_and_then(chosen.steps, most=_MOST_BETWEEN_CHECKPOINTS),
         recipe=chosen.fit.recipe,
         compiled=chosen.fit.kind.compiled,
         precision=chosen.fit.kind.precision,
         device=machine.device,
     )
+
+
+def _now_and_then(steps: int, *, most: int) -> int:
+    """Ten times in a short run, and at least once in `most` steps of a long one."""
+    return min(most, max(1, steps // 10))
 
 
 def checkpoint_bytes(chosen: ModelPlan) -> int:
@@ -215,7 +225,7 @@ def _check(wishes: Wishes, machine: Machine) -> None:
     ):
         if value is not None and not 0 < value < 1e18:
             raise UsageError(
-                f"`{flag} {value}` cannot be", remedy=f"pass a number above 0 as {flag}"
+                f"`{flag} {value}` is out of range", remedy=f"pass a number above 0 as {flag}"
             )
     if wishes.hours is not None and machine.peak_flops is None:
         raise UsageError(
@@ -236,7 +246,8 @@ def _recommend(fitting: list[ModelPlan], wishes: Wishes) -> tuple[ModelPlan, str
         if not fed:
             return (
                 smallest,
-                "the smallest: the data is too little even for it, and a larger one would learn it by heart",
+                f"the smallest: the data is too little even for it, in {MOST_EPOCHS} epochs fewer than "
+                f"{CHINCHILLA} tokens a parameter",
             )
         return smallest, "the smallest: every larger one takes too long"
     chosen = done[-1]

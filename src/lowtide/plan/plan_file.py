@@ -14,16 +14,23 @@ from lowtide.model.shape import ModelShape
 from lowtide.plan.advise import choose_final_rate, choose_learning_rate, choose_warmup
 from lowtide.plan.make_plan import Plan
 from lowtide.plan.speed import UTILISATION
-from lowtide.storage.publish import write_atomically
+from lowtide.storage.publish import storage_errors, write_atomically
 from lowtide.training.settings import RunSettings
-from lowtide.units import format_bytes, format_count
+from lowtide.units import format_bytes, format_count, format_seconds
 
 _NO_REASON = ""
 
 
 def write_plan(plan: Plan, path: Path) -> None:
-    """The file is there, whole, afterwards."""
-    write_atomically(path, plan_text(plan).encode())
+    """The file is there, whole, afterwards; a link still points at it."""
+    with storage_errors(path, doing="read"):
+        place = path.resolve()
+        if place.exists() and not place.is_file():
+            raise UsageError(
+                f"{path} is no file to be replaced",
+                remedy="pass a name such as `--write plan.toml`",
+            )
+    write_atomically(place, plan_text(plan).encode())
 
 
 def plan_text(plan: Plan) -> str:
@@ -100,7 +107,7 @@ def _reasons(plan: Plan) -> dict[str, str]:
     chosen, settings = plan.chosen, plan.settings
     assert chosen.fit is not None
     fit = chosen.fit
-    hours = "" if chosen.hours is None else f"; {chosen.hours:,.1f} hours predicted"
+    hours = "" if chosen.hours is None else f"; {format_seconds(3600 * chosen.hours)} predicted"
     room = format_bytes(plan.machine.budget_bytes)
     peak = f"{format_bytes(fit.needs.total)} at the peak, of {room} (predicted)"
     return {

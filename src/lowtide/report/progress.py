@@ -35,15 +35,37 @@ _NARROWEST_BAR, _WIDEST_BAR = 6, 24
 def show_progress(*, quiet: bool, stream: TextIO | None = None) -> Iterator[Listener]:
     """A listener that suits the stream: nothing, lines, or a bar that is gone when the block ends."""
     stream = stream or sys.stderr
-    if quiet:
+    if quiet or stream is None:  # closed before the start
         yield ignore
         return
     console = _terminal(stream)
     if console is None:
-        yield _PlainLines(stream)
+        yield _as_long_as_it_is_heard(_PlainLines(stream))
         return
     with _bar(console) as listen:
-        yield listen
+        yield _as_long_as_it_is_heard(listen)
+
+
+def tell_a_person(event: Event) -> None:
+    """Notes of a command without progress, for whoever sits before it; a script is not disturbed."""
+    if isinstance(event, Note) and sys.stderr is not None and sys.stderr.isatty():
+        sys.stderr.write(note_line(event) + "\n")
+
+
+def _as_long_as_it_is_heard(listen: Listener) -> Listener:
+    """Whoever read along may go away (`| head`, a lost session): days of work do not end for that."""
+    gone = False
+
+    def say(event: Event) -> None:
+        nonlocal gone
+        if gone:
+            return
+        try:
+            listen(event)
+        except (OSError, ValueError):  # a broken pipe, a full disk; a closed stream
+            gone = True
+
+    return say
 
 
 def _terminal(stream: TextIO) -> Console | None:

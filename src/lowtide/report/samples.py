@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable
 
 import click
@@ -24,5 +25,15 @@ def show_samples(prompt: str, streams: Iterable[Iterable[str]], *, as_json: bool
         click.echo(_BETWEEN if number else "", nl=False)
         click.echo(prompt, nl=False)
         for piece in stream:
-            click.echo(piece, nl=False)  # flushes: a person reads along
+            click.echo(_harmless(piece), nl=False)  # flushes: a person reads along
     click.echo()
+
+
+def _harmless(text: str) -> str:
+    """On a terminal, without what would move its cursor or change its colours; elsewhere as it is."""
+    if not sys.stdout.isatty():
+        return text
+    return "".join(
+        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
+        for one in text
+    )

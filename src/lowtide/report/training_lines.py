@@ -12,7 +12,7 @@ _SAMPLE_COLUMNS = 100
 
 
 def step_line(event: Stepped, evaluated: Evaluated | None) -> str:
-    """`step 1200 of 19073, loss 3.412, val 3.398, 2h 10m left, 562.0k tokens/s, MFU 41 %, …`.
+    """`step 1200 of 19073, loss 3.412, val 3.398, 2h 10m left, 562.0k tokens/s, 629M seen, MFU 41 %, …`.
 
     On a narrow terminal the line is cut at its right, so what matters most comes first.
     """
@@ -22,7 +22,7 @@ def step_line(event: Stepped, evaluated: Evaluated | None) -> str:
         parts.append(f"val {evaluated.loss:.3f}")
     if math.isfinite(event.seconds_left):
         parts.append(f"{format_seconds(max(0.0, event.seconds_left))} left")
-    parts.append(f"{_rate(event.tokens_per_second)} tokens/s")
+    parts += [f"{_rate(event.tokens_per_second)} tokens/s", f"{format_count(event.tokens)} seen"]
     if event.mfu is not None:
         parts.append(f"MFU {event.mfu * 100:.0f} %")
     parts += [_share_of_epoch(event.epoch), f"lr {event.learning_rate:.1e}"]

@@ -87,7 +87,11 @@ def sync_folder(path: Path) -> None:
 def remove_leftovers(folder: Path) -> int:
     """How many `.NAME.PID.tmp` files of a killed run were removed. For a folder of ours alone."""
     with storage_errors(folder):
-        leftovers = [entry for entry in folder.iterdir() if _LEFTOVER.match(entry.name)]
+        leftovers = [
+            entry
+            for entry in folder.iterdir()
+            if _LEFTOVER.match(entry.name) and not entry.is_dir()
+        ]
         for entry in leftovers:
             entry.unlink(missing_ok=True)
     return len(leftovers)

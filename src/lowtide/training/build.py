@@ -37,6 +37,17 @@ def device_of(settings: RunSettings, ranks: Ranks) -> torch.device:
     return torch.device("cuda", ranks.local_rank)
 
 
+def device_in_words(settings: RunSettings) -> str:
+    """`NVIDIA H200`, or the CPU with its threads, and what to do where others share it."""
+    if settings.device == "cuda" and torch.cuda.is_available():
+        return torch.cuda.get_device_name()
+    threads = torch.get_num_threads()
+    told = f"the CPU with {threads} thread{'s' if threads > 1 else ''}"
+    if threads > 1:
+        told += " (`OMP_NUM_THREADS=1` is faster where other work shares the cores)"
+    return told
+
+
 def build_model(settings: RunSettings, device: torch.device) -> GPT:
     """Weights as they are at the start of a run, compiled where that is wanted."""
     model = GPT(settings.shape, recompute=settings.recipe != "fast")

@@ -14,6 +14,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from lowtide.errors import UsageError
+
 _BUCKET_ELEMENTS = 1 << 24
 
 
@@ -37,12 +39,20 @@ def ranks_of(environment: Mapping[str, str]) -> Ranks:
     """What torchrun says; one rank alone where it says nothing."""
     if "RANK" not in environment or "WORLD_SIZE" not in environment:
         return Ranks()
-    return Ranks(
-        rank=int(environment["RANK"]),
-        world_size=int(environment["WORLD_SIZE"]),
-        local_rank=int(environment.get("LOCAL_RANK", "0")),
-        local_world_size=max(1, int(environment.get("LOCAL_WORLD_SIZE", "1"))),
-    )
+    names = {"RANK": "rank", "WORLD_SIZE": "world_size", "LOCAL_RANK": "local_rank",
+             "LOCAL_WORLD_SIZE": "local_world_size"}  # fmt: skip
+    told = {names[name]: environment[name] for name in names if name in environment}
+    try:
+        found = Ranks(**{name: int(value) for name, value in told.items()})
+        sound = 0 <= found.rank < found.world_size and found.local_world_size > 0
+    except ValueError:
+        sound = False
+    if not sound or (found.world_size > 1 and "MASTER_ADDR" not in environment):
+        raise UsageError(
+            "RANK, WORLD_SIZE, LOCAL_RANK and MASTER_ADDR do not say who this process is among how many",
+            remedy="start it with `torchrun --nproc-per-node=N -m lowtide train …`, or unset them",
+        )
+    return found
 
 
 @contextmanager

@@ -160,7 +160,12 @@ class Loop:
 
     def _is_asked(self) -> bool:
         """Whether to leave: at once where one is alone, else when all ranks have heard of it."""
-        self._wish = self._wish or self._around.why_stop()
+        if self._wish is None:
+            self._wish = self._around.why_stop()
+            if self._wish is not None:
+                self._around.listen(
+                    Note(text=f"stopping: {self._wish[1]}; a checkpoint comes first")
+                )
         if self._alone:
             self._asked = self._wish
         return self._asked is not None

@@ -1,6 +1,6 @@
 """The folder of a run: what it was started with, and where things lie in it. No torch here.
 
-run.json  tokenizer/  checkpoints/step-00001000/  log.jsonl  events.out.tfevents.…
+lowtide-run.json  tokenizer/  checkpoints/step-00001000/  log.jsonl  events.out.tfevents.…
 """
 
 from __future__ import annotations
@@ -8,12 +8,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from lowtide.dataset.find_tokens import RUN_RECORD
 from lowtide.errors import UsageError
 from lowtide.model.shape import ModelShape
 from lowtide.storage.sealed_json import JsonObject, read_sealed, write_sealed
 from lowtide.training.settings import RunSettings, settings_of
 
-RUN_NAME, TOKENIZER, CHECKPOINTS = "lowtide-run.json", "tokenizer", "checkpoints"
+RUN_NAME, TOKENIZER, CHECKPOINTS = RUN_RECORD, "tokenizer", "checkpoints"
 _VERSION = 1
 
 

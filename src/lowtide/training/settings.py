@@ -15,6 +15,10 @@ from lowtide.model.shape import ModelShape
 from lowtide.storage.sealed_json import JsonObject
 
 _LEAST = sys.float_info.min
+_MOST = 1e31
+"""Of a rate: float32, which steps are taken in, ends a little above."""
+_MOST_COUNT = 1 << 62
+"""Of a seed and of counts, so that sums of them stay whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,7 +59,7 @@ class RunSettings:
 
     def __post_init__(self) -> None:
         for name in ("batch_tokens", "micro_batch", "steps", "evaluate_windows"):
-            _at_least(name, getattr(self, name), 1)
+            _between(name, getattr(self, name), 1, _MOST_COUNT)
         for name in ("warmup_steps", "evaluate_every", "checkpoint_every", "sample_every"):
             _at_least(name, getattr(self, name), 0)
         if self.batch_tokens % self.shape.context:
@@ -65,9 +69,10 @@ class RunSettings:
                 remedy=f"pass `batch_tokens = {whole}`",
             )
         for name in ("learning_rate", "clip"):
-            _between(name, getattr(self, name), _LEAST, math.inf)
+            _between(name, getattr(self, name), _LEAST, _MOST)
         for name in ("final_learning_rate", "weight_decay"):
-            _between(name, getattr(self, name), 0.0, math.inf)
+            _between(name, getattr(self, name), 0.0, _MOST)
+        _between("seed", self.seed, -_MOST_COUNT, _MOST_COUNT)
         for name in ("beta1", "beta2"):
             _between(name, getattr(self, name), 0.0, 1.0)
 
@@ -137,7 +142,7 @@ def differences(before: RunSettings, now: RunSettings) -> list[str]:
 
 def _between(name: str, value: float, least: float, below: float) -> None:
     if not least <= value < below:
-        wanted = "above zero" if least else "of zero or more"
+        wanted = {_LEAST: "above zero", 0.0: "of zero or more"}.get(least, f"of {least} or more")
         limit = "" if below == math.inf else f", below {below:g}"
         raise UsageError(f"{name} cannot be {value}", remedy=f"pass a number {wanted}{limit}")
 

@@ -1,8 +1,9 @@
-"""Ctrl-C, SIGTERM and SIGUSR1 as a question that the work asks now and then; a second Ctrl-C ends at once."""
+"""Signals that ask for a stop, as a question that the work asks now and then; a second Ctrl-C ends at once."""
 
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -12,8 +13,14 @@ from lowtide.events import StopReason
 
 @contextmanager
 def listen_for_stops() -> Iterator[Callable[[], StopReason | None]]:
-    """Yields a function that tells whether a stop was asked for. The old handlers come back afterwards."""
+    """Yields a function that tells whether a stop was asked for. The old handlers come back afterwards.
+
+    Signals reach the main thread alone: in another one nobody ever asks.
+    """
     asked: list[StopReason] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: None
+        return
 
     def on_signal(number: int, _frame: FrameType | None) -> None:
         reason: StopReason = "interrupted" if number == signal.SIGINT else "terminated"
@@ -24,9 +31,11 @@ def listen_for_stops() -> Iterator[Callable[[], StopReason | None]]:
     numbers = [signal.SIGINT, signal.SIGTERM]
     if hasattr(signal, "SIGUSR1"):  # what a scheduler sends before its time is up
         numbers.append(signal.SIGUSR1)
+    if hasattr(signal, "SIGHUP") and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)  # a session that was lost; `nohup` has it ignored
     before = {number: signal.signal(number, on_signal) for number in numbers}
     try:
         yield lambda: asked[0] if asked else None
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)

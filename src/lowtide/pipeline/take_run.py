@@ -1,0 +1,220 @@
+"""The folder of a run, taken: locked, cleared of what a kill left, compared, or begun anew.
+
+A run that is begun anew replaces the old one when it has a checkpoint of its own. Until then the old one lies
+aside, and comes back should the new one fail: what is refused costs nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lowtide import __version__
+from lowtide.dataset.find_tokens import open_dataset
+from lowtide.dataset.token_dataset import TokenDataset
+from lowtide.errors import DoesNotFitError, LowtideError, UsageError
+from lowtide.events import Event, Listener, Note, Saved
+from lowtide.model.needs import bytes_of_checkpoint
+from lowtide.pipeline import folder as out_folder
+from lowtide.shards.layout import WORK_FOLDER
+from lowtide.storage.publish import storage_errors
+from lowtide.storage.sealed_json import JsonObject
+from lowtide.training.checkpoint import find_checkpoints, remove_partial
+from lowtide.training.run_folder import (
+    CHECKPOINTS,
+    RUN_NAME,
+    TOKENIZER,
+    RunRecord,
+    read_run_record,
+    write_run_record,
+)
+from lowtide.training.run_log import LOG_NAME
+from lowtide.training.settings import RunSettings, differences
+from lowtide.units import format_bytes
+
+_CHECKPOINTS_AT_ONCE = 4
+"""The last two, the best, and the one being written."""
+_ASIDE = ".replaced"
+_LEFTOVER = re.compile(rf"\.({re.escape(RUN_NAME)}|{re.escape(LOG_NAME)}|{TOKENIZER})\.\d+\.tmp\Z")
+
+
+@contextmanager
+def take_run(
+    folder: Path, settings: RunSettings, data: TokenDataset, *, restart: bool, listen: Listener
+) -> Iterator[Listener]:
+    """The folder is this process's alone inside. Yields a listener that lets go of the old run in time."""
+    if not folder.exists():  # what is refused leaves none behind
+        _check_disk(folder, settings)
+    out_folder.make_folder(folder, out_folder.RUN)
+    with out_folder.hold_lock(folder):
+        old = _OldRun(folder)
+        _clear(folder, old)
+        if restart:
+            old.set_aside()
+        try:
+            _try_checkpoints(folder)
+            _check_disk(folder, settings, freed=old.bytes)
+            _begin(folder, settings, data, listen)
+            yield old.listening(listen)
+        finally:
+            old.end()
+
+
+class _OldRun:
+    """What a run leaves in its folder, laid aside: renamed where it is, so that links to other disks stay."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._places = (folder, folder / CHECKPOINTS)
+        self.bytes = 0
+
+    def set_aside(self) -> None:
+        with storage_errors(self._folder):
+            for place in self._places:
+                for path in _left_by_a_run(place):
+                    self.bytes += _size(path)
+                    (place / _ASIDE).mkdir(exist_ok=True)
+                    path.replace(place / _ASIDE / path.name)
+
+    def listening(self, listen: Listener) -> Listener:
+        """The first checkpoint of the new run ends the old one."""
+
+        def heard(event: Event) -> None:
+            if isinstance(event, Saved):
+                self.forget()
+            listen(event)
+
+        return heard
+
+    def end(self) -> None:
+        """Back to its place, unless the new run stands."""
+        if find_checkpoints(self._folder):
+            self.forget()
+            return
+        with storage_errors(self._folder):
+            for place in self._places:
+                aside = place / _ASIDE
+                if not aside.is_dir():
+                    continue
+                for path in _left_by_a_run(place):
+                    _remove(path)
+                for path in aside.iterdir():
+                    path.replace(place / path.name)
+                aside.rmdir()
+
+    def forget(self) -> None:
+        with storage_errors(self._folder):
+            for place in self._places:
+                if (place / _ASIDE).is_dir():
+                    shutil.rmtree(place / _ASIDE)
+
+
+def _left_by_a_run(place: Path) -> list[Path]:
+    """What a run wrote there, and nothing that somebody else did."""
+    if not place.is_dir():
+        return []
+    if place.name == CHECKPOINTS:
+        return find_checkpoints(place.parent)
+    named = [place / name for name in (TOKENIZER, RUN_NAME, LOG_NAME)]
+    return [path for path in named if path.exists()] + list(
+        place.glob("events.out.tfevents.*.lowtide")
+    )
+
+
+def _size(path: Path) -> int:
+    return sum(one.stat().st_size for one in (path, *path.rglob("*")) if one.is_file())
+
+
+def _remove(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink()
+
+
+def _clear(folder: Path, old: _OldRun) -> None:
+    """What a killed run was writing, removing or replacing."""
+    with storage_errors(folder):
+        (folder / WORK_FOLDER / out_folder.RUN.work_name).touch()
+        for path in folder.iterdir():
+            if _LEFTOVER.match(path.name):
+                _remove(path)
+    remove_partial(folder)
+    old.end()
+
+
+def _try_checkpoints(folder: Path) -> None:
+    """A place that takes no files is found out now, not at the first checkpoint."""
+    place = folder / CHECKPOINTS
+    with storage_errors(place):
+        place.mkdir(exist_ok=True)
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"\0")
+
+
+def _check_disk(folder: Path, settings: RunSettings, *, freed: int = 0) -> None:
+    """`freed` comes back when the first checkpoint stands."""
+    there = len(find_checkpoints(folder))
+    each = bytes_of_checkpoint(settings.shape, settings.step_kind)
+    most = _CHECKPOINTS_AT_ONCE if settings.checkpoint_every else 1
+    wanted = each * max(1, most - there)
+    free = shutil.disk_usage(out_folder.nearest_folder(folder / CHECKPOINTS)).free
+    if free + freed < wanted or free < each:
+        raise DoesNotFitError(
+            f"checkpoints need {format_bytes(wanted)} on the disk of {folder}, and {format_bytes(free)} "
+            "are free",
+            remedy="free space there, or pass an `--out` on a larger disk",
+        )
+
+
+def _begin(folder: Path, settings: RunSettings, data: TokenDataset, listen: Listener) -> None:
+    """The record of the run, or a comparison with the one that stands."""
+    stream: JsonObject = dict(data.identity())
+    begun, stands = (folder / RUN_NAME).exists(), bool(find_checkpoints(folder))
+    if stands and not begun:
+        raise UsageError(
+            f"{folder} has checkpoints, and {RUN_NAME}, which says what they are of, is gone",
+            remedy=f"put it back, remove {folder / CHECKPOINTS}, or pass another `--out`",
+        )
+    if not stands:  # nothing has been learnt by what an earlier start has written
+        _copy_tokenizer(folder, data, listen)
+        write_run_record(
+            RunRecord(folder=folder, settings=settings, stream=stream, tool_version=__version__)
+        )
+        return
+    before = read_run_record(folder)
+    changed = differences(before.settings, settings)
+    if before.stream != stream:
+        changed.append("the training data is another")
+    if changed:
+        raise UsageError(
+            f"{folder} holds another run: {'; '.join(changed)}",
+            remedy="pass the settings as they were, another `--out`, or `--restart` to begin again",
+        )
+
+
+def _copy_tokenizer(folder: Path, data: TokenDataset, listen: Listener) -> None:
+    """So that the run can be sampled and exported without the data."""
+    record = data.tokenizer
+    if (folder / TOKENIZER).is_dir():  # of a start that failed, perhaps for other data
+        _remove(folder / TOKENIZER)
+    if record is None:
+        return
+    from lowtide.tokenizer.tokenizer import Tokenizer
+    from lowtide.tokenizer.vocabulary import load_vocabulary
+
+    manifest = open_dataset(data.settings.path, tokenizer=data.settings.tokenizer).manifest
+    made_by = manifest.settings.get("tokenizer") if manifest is not None else None
+    source = data.settings.tokenizer or str(made_by or record.name)
+    try:
+        vocabulary = load_vocabulary(source)
+    except LowtideError as reason:  # it lay somewhere else
+        text = f"no tokenizer is copied into the run, so nothing is sampled: {reason.problem}"
+        listen(Note(text=text, level="warning"))
+        return
+    if vocabulary.fingerprint == record.fingerprint:
+        Tokenizer(vocabulary).save(folder / TOKENIZER)
