@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import os
+import shutil
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -13,6 +17,16 @@ from tests.tokenizer_json import tokenizer_json
 from tests.vocabularies import rank_file
 
 TOKENIZERS = ("gpt2", "cl100k_base", "o200k_base", "tokenizer.json")
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """What one test measures, no other knows of; and nothing is left in anybody's home."""
+    digest = hashlib.sha256(f"{os.getpid()} {item.nodeid}".encode()).hexdigest()[:16]
+    os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"lowtide-tests-{digest}")
+
+
+def pytest_runtest_teardown() -> None:
+    shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -166,6 +166,18 @@ def test_a_seed_that_is_none_is_refused(
     assert call(capsys, "train", data, "--out", tmp_path / "run", "--seed", seed).code == 2
 
 
+def test_a_plan_knows_how_fast_a_run_was_here(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ("--model", "gpt2-nano", "--context", "16", "--batch-tokens", "16", "--device", "cpu")
+    before = call(capsys, "plan", data, "--model", "gpt2-nano", "--context", "16", "--json").json
+    run = ("train", data, "--out", tmp_path / "run", *words, "--steps", "50", "--quiet")
+    assert call(capsys, *run).code == 0
+    after = call(capsys, "plan", data, "--model", "gpt2-nano", "--context", "16")
+    assert "(measured here)" in after.out
+    assert "assumed" in str(before)
+
+
 def test_a_smoke_test_tells_and_leaves_nothing(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -199,9 +211,14 @@ def test_the_allocator_lets_segments_grow_unless_it_was_told(
     chosen: dict[str, str],
     then: dict[str, str],
 ) -> None:
-    monkeypatch.setattr(os, "environ", dict(chosen))
+    names = ("PYTORCH_CUDA_ALLOC_CONF", "PYTORCH_ALLOC_CONF")
+    for name in names:
+        monkeypatch.setenv(name, "before")  # so that it is as it was afterwards
+        monkeypatch.delenv(name)
+    for name, value in chosen.items():
+        monkeypatch.setenv(name, value)
     assert call(capsys, "train", tmp_path / "none", "--out", tmp_path / "run").code == 2
-    assert os.environ == then
+    assert {name: os.environ[name] for name in names if name in os.environ} == then
 
 
 def test_weights_and_biases_is_asked_for_and_missing(

@@ -9,11 +9,11 @@ from lowtide.training.run_log import LOG_NAME, read_log
 from tests.training.small_runs import VOCABULARY, Command, make_settings, make_tokens, write_plan
 
 MB = 1_000_000
-STEPS = 3000
+STEPS = 5000
 SHAPE = ModelShape(layers=1, heads=1, width=8, context=8, vocabulary_size=VOCABULARY)
 
 
-def test_private_memory_after_100_and_3000_steps_is_the_same(tmp_path: Path) -> None:
+def test_private_memory_after_100_and_5000_steps_is_the_same(tmp_path: Path) -> None:
     data, run = make_tokens(tmp_path / "tokens"), tmp_path / "run"
     settings = make_settings(
         data,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,13 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import DoesNotFitError, UsageError
-from lowtide.model.needs import peak_of_run
+from lowtide.model.needs import Recipe, peak_of_run
 from lowtide.model.shape import SHAPES
 from lowtide.plan.advise import choose_batch_tokens, choose_learning_rate, choose_warmup
 from lowtide.plan.cards import CARDS
 from lowtide.plan.machine import Machine, choose_machine
 from lowtide.plan.make_plan import Plan, PlanData, Wishes, make_plan
+from lowtide.plan.measured import MeasuredSpeed, read_speeds, remember_speed
 from lowtide.plan.plan_file import plan_text, read_plan, write_plan
+from lowtide.plan.speed import predict_speed
 
 STORY = PlanData(
     path="tokens",
@@ -117,6 +120,47 @@ def test_a_speed_that_was_measured_is_said_to_be() -> None:
     speed = plan("H200", model="gpt2").chosen.speed
     assert speed is not None
     assert "measured on such a card" in speed.basis
+
+
+def test_what_was_measured_here_is_used_for_it_and_for_others() -> None:
+    here = choose_machine(gpu="RTX 4070")
+    small = plan("RTX 4070", model="gpt2-mini").chosen.shape
+    measured = MeasuredSpeed(
+        machine="RTX 4070", recipe="fast", tokens_per_second=50_000.0, shape=small
+    )
+    known = replace(here, measured=(measured,))
+    speed = predict_speed(small, known, "fast")
+    assert speed is not None
+    assert (speed.tokens_per_second, speed.basis) == (50_000.0, "measured here")
+    larger = plan("RTX 4070", model="gpt2").chosen.shape
+    other = predict_speed(larger, known, "lean")
+    assert other is not None
+    arithmetic = 50_000 * small.flops_per_token / larger.flops_per_token
+    assert other.tokens_per_second == pytest.approx(arithmetic * 3 / 4)
+    assert "51.5M parameters had, measured here" in other.basis
+
+
+def test_speeds_are_remembered_by_machine_shape_and_recipe(tmp_path: Path) -> None:
+    path, shape = tmp_path / "cache" / "speeds.json", plan("H200", model="gpt2").chosen.shape
+
+    def remember(machine: str, recipe: Recipe, rate: float) -> None:
+        told = MeasuredSpeed(machine=machine, recipe=recipe, tokens_per_second=rate, shape=shape)
+        remember_speed(path, told)
+
+    remember("T4", "fast", 1.0)
+    remember("T4", "lean", 2.0)
+    remember("L4", "fast", 3.0)
+    remember("T4", "fast", 4.0)
+    assert [one.tokens_per_second for one in read_speeds(path, "T4")] == [2.0, 4.0]
+    remember("T4", "fast", math.nan)
+    assert len(read_speeds(path, "T4")) == 2
+    path.write_text("[{]")
+    assert read_speeds(path, "T4") == ()
+    remember("T4", "fast", 5.0)
+    assert [one.tokens_per_second for one in read_speeds(path, "T4")] == [5.0]
+    assert read_speeds(None, "T4") == ()
+    (tmp_path / "file").write_text("")
+    remember_speed(tmp_path / "file" / "speeds.json", read_speeds(path, "T4")[0])
 
 
 def test_a_model_that_does_not_fit_is_refused_and_the_advice_works() -> None:

@@ -42,6 +42,7 @@ def plan_command(
     each model whether it fits, how a step is cut, how long it takes, and which one to choose and why.
     """
     from lowtide.pipeline.plan import make_plan
+    from lowtide.plan.measured import speeds_file
     from lowtide.report.plans import show_plan
 
     plan = make_plan(
@@ -55,6 +56,7 @@ def plan_command(
         batch_tokens=batch_tokens,
         tokenizer=tokenizer,
         slurm=os.environ,
+        speeds=speeds_file(os.environ),
     )
     if write:
         from lowtide.plan.plan_file import write_plan

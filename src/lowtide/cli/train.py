@@ -62,10 +62,12 @@ def train_command(
     _let_segments_grow(os.environ)
     from lowtide.dataset.token_dataset import need_torch
     from lowtide.pipeline.choose_run import Asked, choose_run
+    from lowtide.plan.measured import speeds_file
 
     need_torch("training needs torch")
     asked = Asked(plan=Path(plan) if plan else None, **wished)  # type: ignore[arg-type]
-    chosen = choose_run(data, out, asked, restart=restart, slurm=os.environ)
+    speeds = speeds_file(os.environ)
+    chosen = choose_run(data, out, asked, restart=restart, slurm=os.environ, speeds=speeds)
     with listen_for_stops() as should_stop:
         from lowtide.pipeline.start_run import refuse_problems, start_run
         from lowtide.report.progress import show_progress
@@ -83,6 +85,7 @@ def train_command(
                 restart=restart,
                 listen=listen,
                 should_stop=should_stop,
+                speeds=speeds,
             )
     if started.smoke is not None and started.run is None:
         show_smoke(started.smoke, as_json=as_json)

@@ -11,6 +11,7 @@ from lowtide.model.needs import peak_of_run
 from lowtide.pipeline.plan import make_plan
 from lowtide.plan.fit import RECIPES, largest_micro_batch
 from lowtide.plan.machine import LIBRARY_BYTES, Machine, choose_machine, cpu_machine
+from lowtide.plan.measured import read_speeds
 from lowtide.plan.plan_file import read_plan
 from lowtide.plan.speed import Speed, predict_speed
 from lowtide.storage.publish import storage_errors
@@ -46,6 +47,7 @@ class ChosenRun:
     ram_needs: Mapping[str, int]
     """What each rank takes of RAM, by name."""
     speed: Speed | None = None
+    machine_name: str = ""
 
     @property
     def hours(self) -> float | None:
@@ -57,7 +59,13 @@ class ChosenRun:
 
 
 def choose_run(
-    data: str | Path, out: str | Path, asked: Asked, *, restart: bool, slurm: Mapping[str, str]
+    data: str | Path,
+    out: str | Path,
+    asked: Asked,
+    *,
+    restart: bool,
+    slurm: Mapping[str, str],
+    speeds: Path | None = None,
 ) -> ChosenRun:
     """Settings that fit the machine; DoesNotFitError, before anything starts, for what does not."""
     with storage_errors(Path(out), doing="read"):
@@ -67,12 +75,13 @@ def choose_run(
     elif stands:
         base = read_run_record(Path(out)).settings
     else:
-        base = _plan_now(data, asked, slurm)
+        base = _plan_now(data, asked, slurm, speeds)
     settings = _with_wishes(replace(base, data=str(Path(data).absolute())), asked)
     machine = choose_machine(slurm=slurm) if settings.device == "cuda" else cpu_machine(slurm)
     if settings.device == "cuda" and machine.device == "cpu":  # torch itself says so
         return ChosenRun(settings=settings, predicted_gpu_bytes=None, peak_flops=None, ram_needs={})
     predicted = check_fit(settings, machine)
+    machine = replace(machine, measured=read_speeds(speeds, machine.name))
     speed = predict_speed(settings.shape, machine, settings.recipe)
     if machine.device == "cpu":
         return ChosenRun(
@@ -81,6 +90,7 @@ def choose_run(
             peak_flops=None,
             ram_needs={"torch": LIBRARY_BYTES, "a step": predicted},
             speed=speed,
+            machine_name=machine.name,
         )
     weights = 4 * settings.shape.stored_parameter_count  # they begin on the CPU
     return ChosenRun(
@@ -89,10 +99,13 @@ def choose_run(
         peak_flops=machine.peak_flops,
         ram_needs={"torch with CUDA": 2 * LIBRARY_BYTES, "the weights at the start": weights},
         speed=speed,
+        machine_name=machine.name,
     )
 
 
-def _plan_now(data: str | Path, asked: Asked, slurm: Mapping[str, str]) -> RunSettings:
+def _plan_now(
+    data: str | Path, asked: Asked, slurm: Mapping[str, str], speeds: Path | None
+) -> RunSettings:
     return make_plan(
         data,
         model=asked.model,
@@ -101,6 +114,7 @@ def _plan_now(data: str | Path, asked: Asked, slurm: Mapping[str, str]) -> RunSe
         tokenizer=asked.tokenizer,
         machine=cpu_machine(slurm) if asked.device == "cpu" else None,
         slurm=slurm,
+        speeds=speeds,
     ).settings
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
@@ -12,6 +13,7 @@ from lowtide.model.shape import GPT2_VOCABULARY
 from lowtide.plan.machine import Machine, choose_machine
 from lowtide.plan.make_plan import Plan, PlanData, Wishes
 from lowtide.plan.make_plan import make_plan as plan_for
+from lowtide.plan.measured import read_speeds
 
 _HELD_OUT = 0.005
 _NO_SLURM: Mapping[str, str] = MappingProxyType({})
@@ -30,16 +32,20 @@ def make_plan(
     tokenizer: str | None = None,
     machine: Machine | None = None,
     slurm: Mapping[str, str] = _NO_SLURM,
+    speeds: Path | None = None,
 ) -> Plan:
     """What to train on the dataset: `lowtide.make_plan("tokens", gpu="RTX 4070")`.
 
     Reads the manifest, or the sizes of a peer's files, and asks the driver for the card. Never loads torch.
+    `speeds` is a file with what was measured here before.
     """
     wishes = Wishes(
         model=model, context=context, hours=hours, tokens=tokens, batch_tokens=batch_tokens
     )
     found = look_at_data(data, tokenizer)
     machine = machine or choose_machine(gpu=gpu, vram=vram, slurm=slurm)
+    if gpu is None and vram is None:  # a card that was only named is not here
+        machine = replace(machine, measured=read_speeds(speeds, machine.name))
     return plan_for(found, machine, wishes)
 
 

@@ -16,6 +16,7 @@ from lowtide.pipeline.choose_run import ChosenRun
 from lowtide.pipeline.smoke import smoke
 from lowtide.pipeline.train import train
 from lowtide.pipeline.watch_run import ShouldStop
+from lowtide.plan.measured import MeasuredSpeed, remember_speed
 from lowtide.training.build import device_in_words
 from lowtide.training.checkpoint import find_checkpoints
 from lowtide.training.data_parallel import Ranks, ranks_of
@@ -25,6 +26,8 @@ from lowtide.training.tensorboard import Board, open_wandb
 from lowtide.units import format_bytes, format_count, format_seconds
 
 _LONG_STEPS, _LONG_HOURS = 1000, 0.5
+_TELLING_STEPS = 50
+"""Fewer, of which the first compile, say little about speed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +50,7 @@ def start_run(
     restart: bool,
     listen: Listener,
     should_stop: ShouldStop,
+    speeds: Path | None = None,
 ) -> StartedRun:
     """Try, then train; a new run of half an hour or more is tried even when nobody asks."""
     ranks = ranks_of(environment)
@@ -72,6 +76,7 @@ def start_run(
             )
         finally:  # Ctrl-C reaches the child too, whose end would else look like a fault
             _leave_if_asked(should_stop)
+        _remember(speeds, chosen, report.tokens_per_second)
         for line in smoke_lines(report, settings.micro_batch):
             listen(Note(text=line))
         if only_smoke:
@@ -90,7 +95,23 @@ def start_run(
         boards=_boards(wandb, Path(out), settings) if ranks.leads else (),
     )
     _refuse_standstill(result, settings)
+    if ranks.world_size == 1 and result.state.step >= _TELLING_STEPS:
+        _remember(speeds, chosen, result.tokens_per_second)
     return StartedRun(smoke=report, run=result if ranks.leads else None)
+
+
+def _remember(speeds: Path | None, chosen: ChosenRun, tokens_per_second: float | None) -> None:
+    """For the next plan on this machine."""
+    if not chosen.machine_name or tokens_per_second is None:
+        return
+    settings = chosen.settings
+    measured = MeasuredSpeed(
+        machine=chosen.machine_name,
+        recipe=settings.recipe,
+        tokens_per_second=tokens_per_second,
+        shape=settings.shape,
+    )
+    remember_speed(speeds, measured)
 
 
 def _refuse_standstill(run: TrainedRun, settings: RunSettings) -> None:

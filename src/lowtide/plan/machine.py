@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 from lowtide.errors import UsageError
 from lowtide.memory.limits import machine_limit
 from lowtide.plan.cards import Card, PeakSource, find_card, match_card
+from lowtide.plan.measured import MeasuredSpeed
 from lowtide.units import GIB, MIB, format_bytes, parse_bytes
 
 Device: TypeAlias = Literal["cuda", "cpu"]
@@ -44,6 +45,8 @@ class Machine:
     bfloat16: bool
     found: str
     """How this is known, in words."""
+    measured: tuple[MeasuredSpeed, ...] = ()
+    """What was trained here before, and how fast."""
 
     @property
     def slack_bytes(self) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from lowtide.model.needs import Recipe
@@ -26,19 +27,56 @@ class Speed:
 
 
 def predict_speed(shape: ModelShape, machine: Machine, recipe: Recipe) -> Speed | None:
-    """None where nobody said how fast the card is."""
-    again = 1.0 if recipe == "fast" else _AGAIN
+    """Measured here, else on such a card, else assumed; None where nobody said how fast the card is."""
+    return (
+        _measured_here(shape, machine, recipe)
+        or _measured_elsewhere(shape, machine, recipe)
+        or _as_others_here(shape, machine, recipe)
+        or _assumed(shape, machine, recipe)
+    )
+
+
+def _measured_here(shape: ModelShape, machine: Machine, recipe: Recipe) -> Speed | None:
+    for one in machine.measured:
+        if (one.shape, one.recipe) == (shape, recipe):
+            return Speed(tokens_per_second=one.tokens_per_second, basis="measured here")
+    return None
+
+
+def _measured_elsewhere(shape: ModelShape, machine: Machine, recipe: Recipe) -> Speed | None:
     for (card, model), measured in _MEASURED.items():
         if machine.name == card and shape == SHAPES[model]:
             basis = f"measured on such a card, {format_count(measured)} tokens/s"
-            if again > 1:
+            if _again(recipe) > 1:
                 basis += ", a third slower for running blocks again (assumed)"
-            return Speed(tokens_per_second=measured / again, basis=basis)
+            return Speed(tokens_per_second=measured / _again(recipe), basis=basis)
+    return None
+
+
+def _as_others_here(shape: ModelShape, machine: Machine, recipe: Recipe) -> Speed | None:
+    """By arithmetic from the model of the nearest size that was measured here."""
+    if not machine.measured:
+        return None
+    size = shape.flops_per_token
+    nearest = min(machine.measured, key=lambda one: abs(math.log(one.shape.flops_per_token / size)))
+    done = nearest.tokens_per_second * nearest.shape.flops_per_token * _again(nearest.recipe)
+    return Speed(
+        tokens_per_second=done / (size * _again(recipe)),
+        basis=f"as much arithmetic a second as {format_count(nearest.shape.parameter_count)} parameters had, "
+        "measured here",
+    )
+
+
+def _assumed(shape: ModelShape, machine: Machine, recipe: Recipe) -> Speed | None:
     if machine.peak_flops is None:
         return None
-    rate = machine.peak_flops * UTILISATION / (shape.flops_per_token * again)
+    rate = machine.peak_flops * UTILISATION / (shape.flops_per_token * _again(recipe))
     peak = f"{machine.peak_flops / 1e12:,.1f} TFLOP/s"
     return Speed(
         tokens_per_second=rate,
         basis=f"assumed: {UTILISATION:.0%} of {peak} ({machine.peak_source})",
     )
+
+
+def _again(recipe: Recipe) -> float:
+    return 1.0 if recipe == "fast" else _AGAIN
