@@ -113,7 +113,7 @@ def _reasons(plan: Plan) -> dict[str, str]:
     return {
         "model": f"{format_count(chosen.shape.parameter_count)} parameters",
         "batch_tokens": chosen.batch_tokens.reason,
-        "micro_batch": f"windows at a time, {fit.parts} times a step; {peak}",
+        "micro_batch": f"windows at a time{f', {fit.parts} times a step' if fit.parts > 1 else ''}; {peak}",
         "steps": f"{format_count(int(chosen.run_tokens.value))} tokens: {chosen.run_tokens.reason}{hours}",
         "learning_rate": choose_learning_rate(chosen.shape).reason,
         "final_learning_rate": choose_final_rate(settings.learning_rate).reason,
