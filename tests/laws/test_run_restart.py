@@ -122,6 +122,14 @@ def test_what_somebody_else_put_there_stays(desk: Desk) -> None:
         assert [(desk.run / name).read_text() for name in mine] == mine
 
 
+def test_a_run_may_be_called_checkpoints(tmp_path: Path) -> None:
+    data, run = make_tokens(tmp_path / "tokens"), tmp_path / "checkpoints"
+    run_heard(run, make_settings(data))
+    result, _ = run_heard(run, make_settings(data, seed=4), restart=True)
+    assert not result.already_done
+    assert [step_of(one) for one in find_checkpoints(run)][-1] == 24
+
+
 def test_checkpoints_may_be_a_link_to_another_disk(desk: Desk) -> None:
     place = desk.run.with_name("large-disk")
     (desk.run / "checkpoints").rename(place)

@@ -42,6 +42,15 @@ _ASIDE = ".replaced"
 _LEFTOVER = re.compile(rf"\.({re.escape(RUN_NAME)}|{re.escape(LOG_NAME)}|{TOKENIZER})\.\d+\.tmp\Z")
 
 
+def check_run(folder: Path, settings: RunSettings, data: TokenDataset, *, restart: bool) -> None:
+    """What `take_run` would refuse, said before a large model is built; nothing is changed."""
+    out_folder.check_folder(folder, out_folder.RUN)
+    if restart or not folder.exists():
+        return
+    with storage_errors(folder, doing="read"):
+        _compare(folder, settings, dict(data.identity()))
+
+
 @contextmanager
 def take_run(
     folder: Path, settings: RunSettings, data: TokenDataset, *, restart: bool, listen: Listener
@@ -69,16 +78,16 @@ class _OldRun:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._places = (folder, folder / CHECKPOINTS)
+        self._asides = (folder / _ASIDE, folder / CHECKPOINTS / _ASIDE)
         self.bytes = 0
 
     def set_aside(self) -> None:
         with storage_errors(self._folder):
-            for place in self._places:
-                for path in _left_by_a_run(place):
-                    self.bytes += _size(path)
-                    (place / _ASIDE).mkdir(exist_ok=True)
-                    path.replace(place / _ASIDE / path.name)
+            for path in _left_by_a_run(self._folder):
+                self.bytes += _size(path)
+                aside = path.parent / _ASIDE
+                aside.mkdir(exist_ok=True)
+                path.replace(aside / path.name)
 
     def listening(self, listen: Listener) -> Listener:
         """The first checkpoint of the new run ends the old one."""
@@ -96,33 +105,26 @@ class _OldRun:
             self.forget()
             return
         with storage_errors(self._folder):
-            for place in self._places:
-                aside = place / _ASIDE
-                if not aside.is_dir():
-                    continue
-                for path in _left_by_a_run(place):
-                    _remove(path)
+            asides = [aside for aside in self._asides if aside.is_dir()]
+            for path in _left_by_a_run(self._folder) if asides else []:
+                _remove(path)
+            for aside in asides:
                 for path in aside.iterdir():
-                    path.replace(place / path.name)
+                    path.replace(aside.parent / path.name)
                 aside.rmdir()
 
     def forget(self) -> None:
         with storage_errors(self._folder):
-            for place in self._places:
-                if (place / _ASIDE).is_dir():
-                    shutil.rmtree(place / _ASIDE)
+            for aside in self._asides:
+                if aside.is_dir():
+                    shutil.rmtree(aside)
 
 
-def _left_by_a_run(place: Path) -> list[Path]:
+def _left_by_a_run(folder: Path) -> list[Path]:
     """What a run wrote there, and nothing that somebody else did."""
-    if not place.is_dir():
-        return []
-    if place.name == CHECKPOINTS:
-        return find_checkpoints(place.parent)
-    named = [place / name for name in (TOKENIZER, RUN_NAME, LOG_NAME)]
-    return [path for path in named if path.exists()] + list(
-        place.glob("events.out.tfevents.*.lowtide")
-    )
+    named = [folder / name for name in (TOKENIZER, RUN_NAME, LOG_NAME)]
+    there = [path for path in named if path.exists()]
+    return [*there, *folder.glob("events.out.tfevents.*.lowtide"), *find_checkpoints(folder)]
 
 
 def _size(path: Path) -> int:
@@ -174,18 +176,25 @@ def _check_disk(folder: Path, settings: RunSettings, *, freed: int = 0) -> None:
 def _begin(folder: Path, settings: RunSettings, data: TokenDataset, listen: Listener) -> None:
     """The record of the run, or a comparison with the one that stands."""
     stream: JsonObject = dict(data.identity())
-    begun, stands = (folder / RUN_NAME).exists(), bool(find_checkpoints(folder))
-    if stands and not begun:
+    if find_checkpoints(folder):
+        _compare(folder, settings, stream)
+        return
+    # Nothing has been learnt by what an earlier start has written.
+    _copy_tokenizer(folder, data, listen)
+    write_run_record(
+        RunRecord(folder=folder, settings=settings, stream=stream, tool_version=__version__)
+    )
+
+
+def _compare(folder: Path, settings: RunSettings, stream: JsonObject) -> None:
+    """UsageError unless the checkpoints there, if any, are of the same run."""
+    if not find_checkpoints(folder):
+        return
+    if not (folder / RUN_NAME).exists():
         raise UsageError(
             f"{folder} has checkpoints, and {RUN_NAME}, which says what they are of, is gone",
             remedy=f"put it back, remove {folder / CHECKPOINTS}, or pass another `--out`",
         )
-    if not stands:  # nothing has been learnt by what an earlier start has written
-        _copy_tokenizer(folder, data, listen)
-        write_run_record(
-            RunRecord(folder=folder, settings=settings, stream=stream, tool_version=__version__)
-        )
-        return
     before = read_run_record(folder)
     changed = differences(before.settings, settings)
     if before.stream != stream:

@@ -22,7 +22,7 @@ from lowtide.model.gpt import GPT
 from lowtide.pipeline.follow_run import follow_run
 from lowtide.pipeline.stop_run import RunGuard
 from lowtide.pipeline.stop_signals import listen_for_stops
-from lowtide.pipeline.take_run import take_run
+from lowtide.pipeline.take_run import check_run, take_run
 from lowtide.pipeline.watch_run import ShouldStop
 from lowtide.training.build import build_model, device_of
 from lowtide.training.checkpoint import (
@@ -73,6 +73,7 @@ def train(
     datasets = _open_data(settings, listen)
     _check_share(settings, ranks)
     device = device_of(settings, ranks)
+    check_run(folder, settings, datasets[0], restart=restart)
     with ExitStack() as stack:
         if should_stop is None:
             should_stop = stack.enter_context(listen_for_stops())
