@@ -63,3 +63,14 @@ def test_no_pickle_and_no_prints_in_the_library() -> None:
         if re.search(r"\bpickle\b|(?<![.\w])print\(|weights_only=False|shell=True", line)
     ]
     assert found == []
+
+
+def test_torch_is_loaded_by_those_alone_who_work_with_tensors() -> None:
+    rooms = ("model", "training")
+    found = [
+        str(path.relative_to(ROOT))
+        for path in SOURCES
+        if path.parent.name not in rooms
+        and re.search(r"^\s*(import|from) torch\b", path.read_text(), re.MULTILINE)
+    ]
+    assert found == ["src/lowtide/dataset/loader.py"]

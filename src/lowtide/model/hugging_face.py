@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from lowtide.errors import DataError
+from lowtide.model.gpt import GPT
 from lowtide.model.shape import ModelShape
 from lowtide.storage.sealed_json import JsonObject, JsonValue
 
@@ -95,6 +96,14 @@ def each_from_hugging_face(
         if pair.ours == _EMBEDDING and _HEAD in state:
             _check_head(state[_HEAD], ours[: shape.vocabulary_size])
         yield pair.ours, ours
+
+
+@torch.no_grad()
+def fill_from_hugging_face(model: GPT, state: Mapping[str, Tensor]) -> None:
+    """Every parameter of ours gets its numbers, one after another."""
+    parameters = dict(model.named_parameters())
+    for name, tensor in each_from_hugging_face(state, model.shape):
+        parameters[name].copy_(tensor)
 
 
 def config_of(shape: ModelShape, *, end_of_text: int | None = None) -> JsonObject:

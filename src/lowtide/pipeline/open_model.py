@@ -7,19 +7,16 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 from lowtide.errors import DataError, StorageError, UsageError, VerificationError
 from lowtide.model.gpt import GPT
-from lowtide.model.hugging_face import each_from_hugging_face, shape_of
-from lowtide.model.shape import ModelShape
+from lowtide.model.hugging_face import fill_from_hugging_face, shape_of
 from lowtide.model.tensor_files import TensorFiles, weight_files
 from lowtide.storage.publish import storage_errors
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.tokenizer.tokenizer import Tokenizer
+from lowtide.training.build import empty_model
 from lowtide.training.checkpoint import find_checkpoints, load_model, step_of
 from lowtide.training.run_folder import RUN_NAME, read_run_record
-from lowtide.units import GIB
 
 CONFIG_NAME = "config.json"
 _TOKENIZER_FILES = ("tokenizer.json", "vocab.json")
@@ -58,7 +55,7 @@ def open_model(
 def open_run(run: Path, *, step: int | None = None, device: str | None = None) -> OpenedModel:
     """The model of a run of `lowtide train`, which may go on meanwhile."""
     record = read_run_record(run)
-    model = _empty_model(record.shape, device)
+    model = empty_model(record.shape, device)
     source = _load_checkpoint(run, step, model)
     there = record.tokenizer_path
     tokenizer = Tokenizer.load(there) if there is not None else None
@@ -84,32 +81,11 @@ def _load_checkpoint(run: Path, step: int | None, model: GPT) -> Path:
 def _open_hugging_face(folder: Path, device: str | None) -> OpenedModel:
     shape = shape_of(_read_config(folder / CONFIG_NAME))
     state = TensorFiles(weight_files(folder))
-    model = _empty_model(shape, device)
-    parameters = dict(model.named_parameters())
-    with torch.no_grad():
-        for name, tensor in each_from_hugging_face(state, shape):
-            parameters[name].copy_(tensor)
+    model = empty_model(shape, device)
+    fill_from_hugging_face(model, state)
     named = any((folder / name).exists() for name in _TOKENIZER_FILES)
     tokenizer = Tokenizer.load(folder) if named else None
     return OpenedModel(model=model, tokenizer=tokenizer, source=folder)
-
-
-def _empty_model(shape: ModelShape, device: str | None) -> GPT:
-    """Of the right shape, its numbers not yet written: drawing them first would take a minute."""
-    with torch.device("meta"):
-        model = GPT(shape)
-    return model.to_empty(device=_find_device(shape, device)).eval()
-
-
-def _find_device(shape: ModelShape, asked: str | None) -> str:
-    if asked == "cuda" and not torch.cuda.is_available():
-        raise UsageError(
-            "there is no GPU that torch can use", remedy="pass `--device cpu`, or leave it out"
-        )
-    if asked is not None or not torch.cuda.is_available():
-        return asked or "cpu"
-    free_bytes, _ = torch.cuda.mem_get_info()
-    return "cuda" if free_bytes > 3 * 4 * shape.stored_parameter_count + GIB else "cpu"
 
 
 def _choose_checkpoint(run: Path, step: int | None) -> Path:

@@ -11,25 +11,18 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-import torch
-
 from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import UsageError
 from lowtide.events import Listener, Note, ignore
 from lowtide.memory.budget import Budget, choose_budget
 from lowtide.memory.limits import machine_limit
-from lowtide.model.gpt import GPT
 from lowtide.pipeline.follow_run import follow_run
 from lowtide.pipeline.stop_run import RunGuard
 from lowtide.pipeline.stop_signals import listen_for_stops
 from lowtide.pipeline.take_run import check_run, take_run
 from lowtide.pipeline.watch_run import ShouldStop
 from lowtide.training.build import build_model, device_of
-from lowtide.training.checkpoint import (
-    RunState,
-    find_checkpoints,
-    load_checkpoint,
-)
+from lowtide.training.checkpoint import load_newest
 from lowtide.training.data_parallel import Ranks, joined, wait_for_all
 from lowtide.training.gpu_memory import peak_of_gpu, read_gpu_use
 from lowtide.training.loop import Loop, Surroundings
@@ -85,7 +78,10 @@ def train(
                 take_run(folder, settings, datasets[0], restart=restart, listen=listen)
             )
         wait_for_all()
-        state = _resume(folder, model, optimizer, listen)
+        state = load_newest(folder, model, optimizer)
+        if 0 < state.step < settings.steps:
+            text = f"going on after step {state.step}: the checkpoint stands and is verified"
+            listen(Note(text=text))
         if state.step >= settings.steps:
             return TrainedRun(
                 folder=folder,
@@ -171,14 +167,3 @@ def _check_share(settings: RunSettings, ranks: Ranks) -> None:
             f"a step of {windows} windows cannot be shared by {ranks.world_size} ranks",
             remedy=f"pass `--batch-tokens {whole * settings.shape.context}`",
         )
-
-
-def _resume(
-    folder: Path, model: GPT, optimizer: torch.optim.Optimizer, listen: Listener
-) -> RunState:
-    found = find_checkpoints(folder)
-    if not found:
-        return RunState(step=0, loader={})
-    state = load_checkpoint(found[-1], model, optimizer)
-    listen(Note(text=f"going on after step {state.step}: the checkpoint stands and is verified"))
-    return state

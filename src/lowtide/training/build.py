@@ -8,8 +8,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lowtide.errors import UsageError
 from lowtide.model.gpt import EVERY_KERNEL, GPT, compile_model, initialise
+from lowtide.model.shape import ModelShape
 from lowtide.training.data_parallel import Ranks
 from lowtide.training.settings import RunSettings
+from lowtide.units import GIB
 
 _TRIED = (
     SDPBackend.CUDNN_ATTENTION,
@@ -107,3 +109,21 @@ def _occupy(device: torch.device) -> None:
     square = torch.ones(4096, 4096, device=device, dtype=torch.bfloat16)
     for _ in range(50):
         square @ square
+
+
+def empty_model(shape: ModelShape, device: str | None) -> GPT:
+    """Of the right shape, its numbers not yet written: drawing them first would take a minute."""
+    with torch.device("meta"):
+        model = GPT(shape)
+    return model.to_empty(device=_find_device(shape, device)).eval()
+
+
+def _find_device(shape: ModelShape, asked: str | None) -> str:
+    if asked == "cuda" and not torch.cuda.is_available():
+        raise UsageError(
+            "there is no GPU that torch can use", remedy="pass `--device cpu`, or leave it out"
+        )
+    if asked is not None or not torch.cuda.is_available():
+        return asked or "cpu"
+    free_bytes, _ = torch.cuda.mem_get_info()
+    return "cuda" if free_bytes > 3 * 4 * shape.stored_parameter_count + GIB else "cpu"

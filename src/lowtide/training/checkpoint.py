@@ -177,6 +177,12 @@ def _check_digests(checkpoint: Path, names: tuple[str, ...]) -> None:
             )
 
 
+def load_newest(run: Path, model: GPT, optimizer: torch.optim.Optimizer) -> RunState:
+    """The newest checkpoint of a run; its very beginning where there is none."""
+    found = find_checkpoints(run)
+    return load_checkpoint(found[-1], model, optimizer) if found else RunState(step=0, loader={})
+
+
 def way_back(run: Path, *, before: int) -> str:
     """How to go on from the newest checkpoint that is older than a trouble; for a remedy."""
     found = find_checkpoints(run)
