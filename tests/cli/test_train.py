@@ -171,8 +171,11 @@ def test_a_plan_knows_how_fast_a_run_was_here(
 ) -> None:
     words = ("--model", "gpt2-nano", "--context", "16", "--batch-tokens", "16", "--device", "cpu")
     before = call(capsys, "plan", data, "--model", "gpt2-nano", "--context", "16", "--json").json
-    run = ("train", data, "--out", tmp_path / "run", *words, "--steps", "50", "--quiet")
-    assert call(capsys, *run).code == 0
+    for steps, known in (("9", False), ("50", True)):
+        run = ("train", data, "--out", tmp_path / steps, *words, "--steps", steps, "--quiet")
+        assert call(capsys, *run).code == 0
+        again = call(capsys, "plan", data, "--model", "gpt2-nano", "--context", "16").out
+        assert ("measured here" in again) == known
     after = call(capsys, "plan", data, "--model", "gpt2-nano", "--context", "16")
     assert "(measured here)" in after.out
     assert "assumed" in str(before)

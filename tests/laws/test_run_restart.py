@@ -5,12 +5,15 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections import namedtuple
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from lowtide.errors import LowtideError
+from lowtide.events import Event, Saved, Stepped
 from lowtide.pipeline import take_run
+from lowtide.pipeline.train import train
 from lowtide.training import loop
 from lowtide.training.checkpoint import find_checkpoints, step_of
 from lowtide.training.run_log import LOG_NAME
@@ -148,6 +151,23 @@ def test_the_space_of_the_old_run_counts(desk: Desk, monkeypatch: pytest.MonkeyP
     with pytest.raises(LowtideError, match="checkpoints need"):
         run_heard(desk.run, desk.settings, restart=True)
     assert tensors_of(desk.run)
+    last_only = replace(desk.settings, checkpoint_every=0)
+    with pytest.raises(
+        LowtideError, match="checkpoints need"
+    ):  # the old one goes only when it stands
+        run_heard(desk.run, last_only, restart=True)
+
+
+def test_the_old_run_is_gone_as_soon_as_the_new_one_has_a_checkpoint(desk: Desk) -> None:
+    left = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Stepped | Saved):
+            left.append((type(event), bool(list(desk.run.rglob(".replaced")))))
+
+    settings = make_settings(desk.data, seed=4, steps=9, checkpoint_every=3, evaluate_every=0)
+    train(desk.run, settings, restart=True, listen=listen)
+    assert left[:4] == [(Stepped, True)] * 3 + [(Saved, False)]
 
 
 def test_a_start_that_came_to_nothing_blocks_no_other(tmp_path: Path,
@@ -157,8 +177,11 @@ def test_a_start_that_came_to_nothing_blocks_no_other(tmp_path: Path,
         patch.setattr(loop.Loop, "run", fail)
         with pytest.raises(LowtideError, match="the disk broke"):
             run_heard(tmp_path / "run", make_settings(data, seed=7))
+    (tmp_path / "run" / "tokenizer").mkdir()
+    (tmp_path / "run" / "tokenizer" / "of-other-data").touch()
     result, _ = run_heard(tmp_path / "run", make_settings(data, seed=0))
     assert result.state.step == 24
+    assert not (tmp_path / "run" / "tokenizer").exists()
 
 
 def test_checkpoints_of_nobody_knows_what_are_refused(desk: Desk) -> None:

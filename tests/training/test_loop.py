@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import InterruptedRun, LowtideError, StoppedError
 from lowtide.events import Evaluated, Event, Stepped
 from lowtide.model.gpt import GPT
@@ -162,6 +163,33 @@ def test_a_stop_saves_and_says_how_to_go_on(
     assert "after step 7 of 24" in stopped.value.problem
     assert "same command" in stopped.value.remedy
     assert steps_kept(tmp_path / "run")[-1] == 7
+
+
+def test_a_stop_where_a_checkpoint_is_due_takes_one(data: Path, tmp_path: Path) -> None:
+    heard = Heard()
+    with pytest.raises(StoppedError, match="after step 10 of 24"):
+        train(
+            tmp_path / "run",
+            make_settings(data, evaluate_every=5),
+            listen=heard,
+            should_stop=lambda: "terminated" if len(heard.losses) >= 10 else None,
+        )
+    assert heard.saved_steps == [5, 10]
+    assert any(note.startswith("stopping: asked to end") for note in heard.notes)
+
+
+def test_a_run_on_the_cpu_leaves_the_gpu_alone(
+    data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make, asked = TokenDataset.loader, []
+
+    def loader(*given: object, **more: object) -> object:
+        asked.append(more.get("device"))
+        return make(*given, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(TokenDataset, "loader", loader)
+    run_heard(tmp_path / "run", make_settings(data, steps=2))
+    assert asked == ["cpu"]
 
 
 def test_a_stop_at_the_last_step_is_a_finished_run(data: Path, tmp_path: Path) -> None:

@@ -21,11 +21,14 @@ from lowtide.errors import (
 )
 from lowtide.events import Listener, ignore
 from lowtide.pipeline import smoke as room
+from lowtide.pipeline import start_run as start_room
 from lowtide.pipeline.choose_run import ChosenRun
 from lowtide.pipeline.folder import RUN, check_folder
 from lowtide.pipeline.smoke import ChildReport, _judge, _shortened, smoke
-from lowtide.pipeline.start_run import smoke_lines, start_run
+from lowtide.pipeline.start_run import StartedRun, smoke_lines, start_run
+from lowtide.plan.speed import Speed
 from lowtide.storage.sealed_json import JsonObject
+from lowtide.units import MIB
 from tests.training.small_runs import SHAPE, VOCABULARY, Heard, make_settings, make_tokens
 
 EVEN = math.log(VOCABULARY)
@@ -153,6 +156,53 @@ def test_a_child_that_died_without_a_word_is_told_and_leaves_nothing(
     assert "--micro-batch" in told.value.remedy
 
 
+def start(chosen: ChosenRun, out: Path, **changed: object) -> StartedRun:
+    usual: dict[str, object] = {
+        "environment": {},
+        "memory": None,
+        "wandb": None,
+        "only_smoke": False,
+        "without_smoke": False,
+        "restart": False,
+        "listen": ignore,
+        "should_stop": lambda: None,
+    }
+    return start_run(chosen, out, **{**usual, **changed})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("steps", "rate", "tried"),
+    [(5000, 1e9, False), (10, 0.01, True), (5000, None, True), (10, None, False)],
+)
+def test_runs_that_take_long_are_tried_first(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, steps: int, rate: float | None, tried: bool
+) -> None:
+    settings = make_settings(Path("somewhere"), steps=steps)
+    speed = Speed(tokens_per_second=rate, basis="guessed") if rate else None
+    chosen = ChosenRun(
+        settings=settings, predicted_gpu_bytes=None, peak_flops=None, ram_needs={}, speed=speed
+    )
+    seen = []
+
+    def try_it(*_: object, **__: object) -> None:
+        seen.append("tried")
+        raise LowtideError("enough", remedy="none")
+
+    monkeypatch.setattr(start_room, "smoke", try_it)
+    with pytest.raises(LowtideError):
+        start(chosen, tmp_path / "run")
+    assert (seen == ["tried"]) == tried
+
+
+def test_ranks_share_the_budget_of_their_machine(tmp_path: Path) -> None:
+    chosen = ChosenRun(
+        settings=SETTINGS, predicted_gpu_bytes=None, peak_flops=None, ram_needs={"all": 100 * MIB}
+    )
+    four = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "4"}
+    with pytest.raises(DoesNotFitError, match=r"the budget is 75\.0 MiB"):
+        start(chosen, tmp_path / "run", environment=four, memory="300MiB")
+
+
 @pytest.mark.parametrize(("reason", "code"), [("interrupted", 130), ("terminated", 75)])
 def test_a_stop_during_the_test_is_told_as_one_and_nothing_is_begun(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reason: str, code: int
@@ -160,18 +210,7 @@ def test_a_stop_during_the_test_is_told_as_one_and_nothing_is_begun(
     monkeypatch.setattr(room, "talk_to_child", lambda *_: ([], "KeyboardInterrupt", -2))
     chosen = ChosenRun(settings=SETTINGS, predicted_gpu_bytes=None, peak_flops=None, ram_needs={})
     with pytest.raises(StoppedError) as told:
-        start_run(
-            chosen,
-            tmp_path / "run",
-            environment={},
-            memory=None,
-            wandb=None,
-            only_smoke=False,
-            without_smoke=False,
-            restart=False,
-            listen=ignore,
-            should_stop=lambda: reason,  # type: ignore[arg-type, return-value]
-        )
+        start(chosen, tmp_path / "run", should_stop=lambda: reason)
     assert told.value.exit_code == code
     assert "during the smoke test" in told.value.problem
     assert not (tmp_path / "run").exists()
