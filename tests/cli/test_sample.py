@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from lowtide.model.shape import ModelShape
 from lowtide.pipeline import open_model as room
 from lowtide.pipeline.export_model import export_model
 from lowtide.pipeline.sample import sample, stream_samples
+from lowtide.report.samples import show_samples
 from lowtide.tokenizer.byte_pairs import BytePairs
 from lowtide.tokenizer.decode_stream import decode_stream
 from lowtide.training.run_folder import RUN_NAME
@@ -281,3 +283,14 @@ def test_a_model_smaller_than_its_tokenizer_refuses_tokens_it_does_not_know(
     add_checkpoint(run, lively(small), 1)
     with pytest.raises(UsageError, match="but the model knows 0 to 99"):
         sample(run, "tide and boats", device="cpu")
+
+
+@pytest.mark.parametrize(
+    ("terminal", "shown"), [(True, "a\\x1b[2Jb\n\tc"), (False, "a\x1b[2Jb\n\tc")]
+)
+def test_what_a_model_writes_cannot_move_a_cursor(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, terminal: bool, shown: str
+) -> None:
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    show_samples("", [["a\x1b[2Jb\n\tc"]], as_json=False)
+    assert capsys.readouterr().out == shown + "\n"

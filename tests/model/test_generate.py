@@ -15,6 +15,8 @@ from lowtide.model import generate as room
 from lowtide.model.generate import Chooser, generate, generate_reference
 from lowtide.model.gpt import GPT
 from lowtide.model.shape import ModelShape
+from lowtide.training.build import empty_model
+from lowtide.units import GIB
 from tests.model.plain_gpt import plain_logits
 from tests.model.small import SMALL, lively, shapes
 
@@ -233,3 +235,29 @@ def test_room_is_made_for_what_is_asked_and_not_for_the_whole_context(
     for count in (2, 1000):
         next(generate(lively(SMALL), [1, 2], count=count))
     assert asked == [4, SMALL.context]
+
+
+def test_what_cannot_be_is_never_drawn_not_even_at_the_borders(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Random numbers come from [0, 1), and rounding may reach 1: the unlikely ends must be right too."""
+    logits = torch.tensor([-1e6, 0.0, 0.0, -1e6])
+    for drawn, wanted in ((0.0, 1), (0.499, 1), (0.5, 2), (1.0, 2)):
+        monkeypatch.setattr(torch, "rand", lambda *_, at=drawn, **__: torch.tensor(at).double())
+        chooser = Chooser(temperature=1.0, top_k=None, top_p=None, seed=0)
+        assert chooser.choose(logits) == wanted
+
+
+def test_top_p_leaves_no_more_than_it_needs() -> None:
+    logits = torch.zeros(4)
+    for share, most in ((0.25, 1), (0.26, 2), (0.5, 2), (0.75, 3), (1.0, 4)):
+        chooser = Chooser(temperature=1.0, top_k=None, top_p=share, seed=0)
+        drawn = {chooser.choose(logits) for _ in range(200)}
+        assert drawn == set(range(most))
+
+
+def test_a_gpu_that_is_nearly_full_is_left_to_who_fills_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (GIB, 12 * GIB))
+    model = empty_model(ModelShape(layers=1, heads=1, width=8, context=8, vocabulary_size=16), None)
+    assert model.token_embedding.weight.device.type == "cpu"

@@ -106,8 +106,8 @@ class Chooser:
     def _draw(self, probabilities: Tensor) -> int:
         upto = probabilities.cumsum(0)
         at = torch.rand((), generator=self._random, dtype=torch.float64) * upto[-1]
-        found = int(torch.searchsorted(upto, at, right=True))
-        return min(found, len(upto) - 1)  # rounding may put `at` on the very end
+        below = torch.nextafter(upto[-1], torch.zeros_like(at))  # rounding may reach the very end
+        return int(torch.searchsorted(upto, torch.minimum(at, below), right=True))
 
 
 class _Cache:

@@ -23,9 +23,9 @@ def show_samples(prompt: str, streams: Iterable[Iterable[str]], *, as_json: bool
         return
     for number, stream in enumerate(streams):
         click.echo(_BETWEEN if number else "", nl=False)
-        click.echo(prompt, nl=False)
+        click.echo(_harmless(prompt), nl=False, color=True)
         for piece in stream:
-            click.echo(_harmless(piece), nl=False)  # flushes: a person reads along
+            click.echo(_harmless(piece), nl=False, color=True)  # flushes; strips nothing
     click.echo()
 
 
