@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -330,3 +332,15 @@ def assert_equal(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> N
     assert found.keys() == wanted.keys()
     for name, tensor in wanted.items():
         assert torch.equal(found[name], tensor), name
+
+
+def test_what_a_killed_export_left_goes_with_the_next(run: Path, tmp_path: Path) -> None:
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    left, mine = tmp_path / f".out.{dead.pid}.tmp", tmp_path / f".other.{dead.pid}.tmp"
+    for folder in (left, mine, tmp_path / ".out.x.tmp"):
+        folder.mkdir()
+    export_model(run, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(
+        [mine.name, ".out.x.tmp", "out"]
+    )

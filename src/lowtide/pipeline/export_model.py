@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -13,6 +14,7 @@ from lowtide.events import Listener, Note, ignore
 from lowtide.model.hugging_face import config_of, to_hugging_face
 from lowtide.model.tensor_files import WEIGHTS_NAME
 from lowtide.pipeline.open_model import CONFIG_NAME, OpenedModel, open_run
+from lowtide.storage.leftovers import remove_folders_of_the_dead
 from lowtide.storage.publish import storage_errors, sync_file, sync_folder
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.training.run_folder import read_run_record
@@ -34,6 +36,8 @@ def export_model(
     partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
     try:
         with storage_errors(partial):
+            left = re.compile(rf"\.{re.escape(target.name)}\.(\d+)\.tmp")
+            remove_folders_of_the_dead(target.parent, left)
             shutil.rmtree(partial, ignore_errors=True)  # of a killed process with our number
             partial.mkdir(parents=True)
         _write_files(partial, opened)

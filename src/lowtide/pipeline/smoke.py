@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import os
-import shutil
+import re
 import subprocess
 import sys
 import tempfile
@@ -18,12 +18,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import msgspec
-import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from lowtide.errors import DoesNotFitError, LowtideError, UsageError, VerificationError
 from lowtide.events import Listener, Note, ignore
 from lowtide.pipeline.folder import nearest_folder
 from lowtide.shards.layout import WORK_FOLDER
+from lowtide.storage.leftovers import remove_folders_of_the_dead
 from lowtide.storage.publish import storage_errors
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.training.run_results import SmokeReport
@@ -33,6 +33,7 @@ STEPS = 10
 SAID = "said: "
 """Before lines of the child that are for people."""
 _PREFIX = ".lowtide-smoke-"
+_LEFT = re.compile(re.escape(_PREFIX) + r"(\d+)-.*")
 _MOST_PARTS = 2
 _LAST_OF_STDERR = 4000
 _FIRST_LOSS_NATS = 0.6
@@ -112,16 +113,10 @@ def _place_beside(out: Path) -> Iterator[str]:
         if place == out:
             place = out / WORK_FOLDER
             place.mkdir(exist_ok=True)
-        for left in place.glob(f"{_PREFIX}*"):
-            if not _is_alive(left.name.removeprefix(_PREFIX).partition("-")[0]):
-                shutil.rmtree(left, ignore_errors=True)
+        remove_folders_of_the_dead(place, _LEFT)
         temporary = tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", dir=place)
     with temporary as folder:  # also gone when the child is killed
         yield folder
-
-
-def _is_alive(pid: str) -> bool:
-    return pid.isdigit() and psutil.pid_exists(int(pid))
 
 
 def talk_to_child(asked: JsonObject, listen: Listener) -> tuple[list[str], str, int]:

@@ -1,0 +1,17 @@
+"""What killed processes left behind: folders that bear the number of the process that was filling them."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from pathlib import Path
+
+
+def remove_folders_of_the_dead(place: Path, pattern: re.Pattern[str]) -> None:
+    """Those whose whole name matches, and whose process, the first group, is no more."""
+    import psutil  # type: ignore[import-untyped, unused-ignore] # seldom needed, slow to load
+
+    for path in list(place.iterdir()) if place.is_dir() else []:
+        found = pattern.fullmatch(path.name)
+        if found and not psutil.pid_exists(int(found[1])):
+            shutil.rmtree(path, ignore_errors=True)
