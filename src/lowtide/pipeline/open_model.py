@@ -90,6 +90,9 @@ def _open_hugging_face(folder: Path, device: str | None) -> OpenedModel:
 
 def _choose_checkpoint(run: Path, step: int | None) -> Path:
     there = find_checkpoints(run)
+    if not there:  # while one is listed, the only one may give way to the next
+        time.sleep(_PAUSE_SECONDS)
+        there = find_checkpoints(run)
     if not there:
         raise UsageError(
             f"{run} holds no checkpoint yet",
