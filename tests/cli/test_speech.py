@@ -162,7 +162,8 @@ def test_on_a_terminal_a_bar_is_shown_and_gone_afterwards(
 ) -> None:
     code, out, said = on_a_terminal("tokenize", corpus, "--out", tmp_path / "out", env=env)
     assert code == 0
-    assert "━" in said
+    if "NO_COLOR" not in env:  # without colours, what is empty of a bar is blank
+        assert "━" in said
     assert re.search(r" of \d+\.\d MiB, .*tokens", said)
     assert all(line.startswith("note: ") for line in screen(said)), screen(said)
     assert "\x1b" not in out

@@ -1,4 +1,4 @@
-"""How glibc keeps freed memory: small pieces for the next use, large tables returned at once.
+"""How glibc keeps freed memory: small pieces for the next use, large tables returned at once, or kept as well.
 
 By itself glibc raises its border between the two whenever a large piece is freed, until tables of tens of
 megabytes stay in its arenas for good. Measured on 1 GB of text with two encoders that were renewed 13
@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import sys
 
-from lowtide.units import MIB
+from lowtide.units import GIB, MIB
 
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _LARGE_BYTES = 6 * MIB
@@ -21,6 +21,15 @@ _KEPT_BYTES = 8 * MIB
 def return_large_pieces() -> bool:
     """From now on, pieces above 6 MiB go back to the system when freed. False where there is no glibc."""
     settings = ((_M_MMAP_THRESHOLD, _LARGE_BYTES), (_M_TRIM_THRESHOLD, _KEPT_BYTES))
+    return all(_call("mallopt", *pair) for pair in settings)
+
+
+def keep_large_pieces() -> bool:
+    """From now on, pieces up to 1 GiB are kept for the next use. False where there is no glibc.
+
+    For steps that need the same large tensors again and again: fresh pages took a fifth of a CPU's time.
+    """
+    settings = ((_M_MMAP_THRESHOLD, GIB), (_M_TRIM_THRESHOLD, GIB))
     return all(_call("mallopt", *pair) for pair in settings)
 
 

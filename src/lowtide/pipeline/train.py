@@ -14,6 +14,7 @@ from pathlib import Path
 from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import UsageError
 from lowtide.events import Listener, Note, ignore
+from lowtide.memory.allocator import keep_large_pieces
 from lowtide.memory.budget import Budget, choose_budget
 from lowtide.memory.limits import machine_limit
 from lowtide.pipeline.follow_run import follow_run
@@ -67,6 +68,8 @@ def train(
     _check_share(settings, ranks)
     device = device_of(settings, ranks)
     check_run(folder, settings, datasets[0], restart=restart)
+    if device.type == "cpu":
+        keep_large_pieces()
     with ExitStack() as stack:
         if should_stop is None:
             should_stop = stack.enter_context(listen_for_stops())
