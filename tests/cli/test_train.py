@@ -8,10 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from lowtide.errors import StoppedError
+from lowtide.pipeline.train import train
 from lowtide.training.checkpoint import find_checkpoints
 from tests.commands import Outcome, call
 from tests.training.small_runs import (
     SHAPE,
+    Heard,
     losses_told,
     make_settings,
     make_tokens,
@@ -179,6 +182,20 @@ def test_a_plan_knows_how_fast_a_run_was_here(
     after = call(capsys, "plan", data, "--model", "gpt2-nano", "--context", "16")
     assert "(measured here)" in after.out
     assert "assumed" in str(before)
+
+
+def test_a_run_counts_the_steps_of_each_call(data: Path, tmp_path: Path) -> None:
+    """A call that takes one step, which compiles, must not be remembered as the speed of the machine."""
+    settings, heard = make_settings(data, steps=9), Heard()
+    with pytest.raises(StoppedError):
+        train(
+            tmp_path / "run",
+            settings,
+            listen=heard,
+            should_stop=lambda: "terminated" if len(heard.losses) >= 8 else None,
+        )
+    assert train(tmp_path / "run", settings).steps == 1
+    assert train(tmp_path / "run", settings).steps == 0
 
 
 def test_a_smoke_test_tells_and_leaves_nothing(

@@ -109,6 +109,36 @@ def test_a_kill_before_the_first_checkpoint_brings_the_old_run_back(desk: Desk) 
     assert desk.all_files() == desk.before
 
 
+class Killed(BaseException):
+    """As if the process were no more: nobody cleans up after it."""
+
+
+@pytest.mark.parametrize("moves", range(8))
+@pytest.mark.parametrize("coming_back", [False, True])
+def test_a_kill_while_the_old_run_is_moved_loses_none_of_it(
+    desk: Desk, monkeypatch: pytest.MonkeyPatch, moves: int, coming_back: bool
+) -> None:
+    old, left, replace_path = take_run._OldRun(desk.run), iter(range(moves)), Path.replace
+    if coming_back:
+        old.set_aside()
+        (desk.run / "log.jsonl").write_text("of the new run")
+
+    def replace_or_die(path: Path, target: Path) -> Path:
+        if next(left, None) is None:
+            raise Killed
+        return replace_path(path, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "replace", replace_or_die)
+        try:
+            old.end() if coming_back else old.set_aside()
+        except Killed:
+            pass
+    again, _ = run_heard(desk.run, desk.settings)
+    assert again.already_done
+    assert desk.all_files() == desk.before
+
+
 def test_what_somebody_else_put_there_stays(desk: Desk) -> None:
     mine = [
         "events.out.tfevents.999.myhost",

@@ -22,7 +22,6 @@ from lowtide.model.needs import (
     Precision,
     Recipe,
     StepKind,
-    bytes_to_load,
     peak_of_evaluation,
     peak_of_run,
     peak_of_step,
@@ -277,11 +276,6 @@ def test_logits_never_exist_whole() -> None:
     whole = 4 * tokens * SHAPES["gpt2"].padded_vocabulary
     assert chunk_rows(tokens, SHAPES["gpt2"].padded_vocabulary) < tokens
     assert peak_of_step(SHAPES["gpt2"], 64, StepKind()).logits < whole / 4
-
-
-def test_loading_a_checkpoint_needs_less_than_a_step() -> None:
-    for shape in SHAPES.values():
-        assert bytes_to_load(shape, StepKind()) < peak_of_step(shape, 1, StepKind()).total
 
 
 def test_the_formula_does_not_load_torch() -> None:

@@ -194,6 +194,15 @@ def test_runs_that_take_long_are_tried_first(
     assert (seen == ["tried"]) == tried
 
 
+def test_of_several_ranks_one_speaks_and_tries(tmp_path: Path) -> None:
+    second = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
+    chosen = ChosenRun(settings=SETTINGS, predicted_gpu_bytes=None, peak_flops=None, ram_needs={})
+    heard = Heard()
+    run = tmp_path / "run"
+    started = start(chosen, run, environment=second, only_smoke=True, listen=heard)
+    assert (started.smoke, started.run, heard.events) == (None, None, [])
+
+
 def test_ranks_share_the_budget_of_their_machine(tmp_path: Path) -> None:
     chosen = ChosenRun(
         settings=SETTINGS, predicted_gpu_bytes=None, peak_flops=None, ram_needs={"all": 100 * MIB}

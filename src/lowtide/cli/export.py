@@ -49,7 +49,7 @@ def export_command(
     if to_format == "huggingface":
         from lowtide.dataset.token_dataset import need_torch
 
-        need_torch("a model needs torch")
+        need_torch("a model needs torch", instead="")
         from lowtide.pipeline.export_model import export_model
         from lowtide.report.progress import tell_a_person
         from lowtide.report.training_results import show_exported_model

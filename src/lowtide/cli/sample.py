@@ -44,7 +44,7 @@ def sample_command(
     """
     from lowtide.dataset.token_dataset import need_torch
 
-    need_torch("a model needs torch")
+    need_torch("a model needs torch", instead="")
     from lowtide.pipeline.sample import stream_samples
     from lowtide.report.progress import tell_a_person
     from lowtide.report.samples import show_samples

@@ -64,7 +64,7 @@ def train_command(
     from lowtide.pipeline.choose_run import Asked, choose_run
     from lowtide.plan.measured import speeds_file
 
-    need_torch("training needs torch")
+    need_torch("training needs torch", instead="")
     asked = Asked(plan=Path(plan) if plan else None, **wished)  # type: ignore[arg-type]
     speeds = speeds_file(os.environ)
     chosen = choose_run(data, out, asked, restart=restart, slurm=os.environ, speeds=speeds)

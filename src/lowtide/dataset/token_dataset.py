@@ -350,13 +350,15 @@ class TokenDataset:
         return self._borders
 
 
-def need_torch(why: str = "a loader gives torch tensors", instead: str = "") -> None:
+def need_torch(
+    why: str = "a loader gives torch tensors",
+    *,
+    instead: str = ", or use `batch`, which gives numpy arrays",
+) -> None:
     """UsageError where torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise UsageError(
-            f"{why}, and torch is not installed",
-            remedy=f"`pip install 'lowtide[torch]'`{instead}; without a GPU, torch's own page names an index "
-            "of small builds for the CPU",
+            f"{why}, and torch is not installed", remedy=f"`pip install 'lowtide[torch]'`{instead}"
         )
 
 

@@ -120,12 +120,6 @@ def peak_of_run(shape: ModelShape, micro_batch: int, kind: StepKind) -> MemoryNe
     return step if step.total >= evaluation.total else evaluation
 
 
-def bytes_to_load(shape: ModelShape, kind: StepKind) -> int:
-    """While a checkpoint is read: weights and optimizer in place, and one tensor on its way, the largest."""
-    stored = _FLOAT * shape.stored_parameter_count + _optimizer(shape, kind)
-    return stored + _FLOAT * shape.padded_vocabulary * shape.width
-
-
 def bytes_of_checkpoint(shape: ModelShape, kind: StepKind) -> int:
     """Of one checkpoint on disk: the tensors, and at most so much for names and for where the run stands."""
     return _FLOAT * shape.stored_parameter_count + _optimizer(shape, kind) + MIB

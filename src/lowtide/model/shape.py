@@ -42,6 +42,10 @@ class ModelShape:
                 f"{self.heads * max(1, round(self.width / self.heads))}",
             )
 
+    def whole_windows(self, tokens: int) -> int:
+        """The nearest number of tokens that fills windows, one at least."""
+        return max(1, round(tokens / self.context)) * self.context
+
     @property
     def head_width(self) -> int:
         """Numbers that one head of attention works with."""

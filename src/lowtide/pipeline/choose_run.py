@@ -122,8 +122,7 @@ def _with_wishes(base: RunSettings, asked: Asked) -> RunSettings:
     names = ("steps", "batch_tokens", "micro_batch", "recipe", "device", "seed", "tokenizer")
     wishes = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
     if asked.batch_tokens:  # as a plan does: whole windows
-        context = base.shape.context
-        wishes["batch_tokens"] = max(1, round(asked.batch_tokens / context)) * context
+        wishes["batch_tokens"] = base.shape.whole_windows(asked.batch_tokens)
     if asked.model not in (None, base.model):
         raise UsageError(
             f"the settings are those of {base.model}, not of {asked.model}",

@@ -108,15 +108,21 @@ def _place_beside(out: Path) -> Iterator[str]:
     Inside `out` it is where a run has its own hidden things: else a killed test would make the folder look like
     somebody else's.
     """
-    place = nearest_folder(out)
+    place, made = nearest_folder(out), False
     with storage_errors(place):
         if place == out:
             place = out / WORK_FOLDER
+            made = not place.exists()
             place.mkdir(exist_ok=True)
         remove_folders_of_the_dead(place, _LEFT)
         temporary = tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", dir=place)
-    with temporary as folder:  # also gone when the child is killed
-        yield folder
+    try:
+        with temporary as folder:  # also gone when the child is killed
+            yield folder
+    finally:
+        if made:
+            with suppress(OSError):  # somebody has begun something there meanwhile
+                place.rmdir()
 
 
 def talk_to_child(asked: JsonObject, listen: Listener) -> tuple[list[str], str, int]:

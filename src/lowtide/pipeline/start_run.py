@@ -17,7 +17,7 @@ from lowtide.pipeline.smoke import smoke
 from lowtide.pipeline.train import train
 from lowtide.pipeline.watch_run import ShouldStop
 from lowtide.plan.measured import MeasuredSpeed, remember_speed
-from lowtide.training.build import device_in_words
+from lowtide.training.build import cpu_in_words
 from lowtide.training.checkpoint import find_checkpoints
 from lowtide.training.data_parallel import Ranks, ranks_of
 from lowtide.training.run_results import SmokeReport, TrainedRun
@@ -59,6 +59,10 @@ def start_run(
     )
     check_needs(budget, chosen.ram_needs)
     settings, report = chosen.settings, None
+    if not ranks.leads:
+        listen = ignore
+        if only_smoke:
+            return StartedRun(smoke=None, run=None)
     for line in opening_lines(chosen):
         listen(Note(text=line))
     is_new = restart or not find_checkpoints(Path(out))
@@ -88,14 +92,14 @@ def start_run(
         settings,
         memory=budget,
         restart=restart,
-        listen=listen if ranks.leads else ignore,
+        listen=listen,
         should_stop=should_stop,
         ranks=ranks,
         peak_flops=chosen.peak_flops,
         boards=_boards(wandb, Path(out), settings) if ranks.leads else (),
     )
     _refuse_standstill(result, settings)
-    if ranks.world_size == 1 and result.state.step >= _TELLING_STEPS:
+    if ranks.world_size == 1 and result.steps >= _TELLING_STEPS:
         _remember(speeds, chosen, result.tokens_per_second)
     return StartedRun(smoke=report, run=result if ranks.leads else None)
 
@@ -128,9 +132,11 @@ def opening_lines(chosen: ChosenRun) -> list[str]:
     """What is about to happen, for people."""
     settings = chosen.settings
     size = format_count(settings.shape.parameter_count)
+    # torch is not asked for the GPU's name: this process would hold memory there while the child is tried.
+    place = cpu_in_words() if settings.device == "cpu" else chosen.machine_name or "the GPU"
     lines = [
         f"{settings.model}, {size} parameters, windows of {settings.shape.context} tokens, recipe "
-        f"{settings.recipe}, on {device_in_words(settings)}",
+        f"{settings.recipe}, on {place}",
         f"{settings.steps:,} steps of {format_count(settings.batch_tokens)} tokens, "
         f"{settings.micro_batch} windows at a time",
     ]

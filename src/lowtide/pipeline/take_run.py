@@ -21,7 +21,7 @@ from lowtide.events import Event, Listener, Note, Saved
 from lowtide.model.needs import bytes_of_checkpoint
 from lowtide.pipeline import folder as out_folder
 from lowtide.shards.layout import WORK_FOLDER
-from lowtide.storage.publish import storage_errors
+from lowtide.storage.publish import storage_errors, sync_folder
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.training.checkpoint import find_checkpoints, remove_partial
 from lowtide.training.run_folder import (
@@ -45,7 +45,9 @@ _LEFTOVER = re.compile(rf"\.({re.escape(RUN_NAME)}|{re.escape(LOG_NAME)}|{TOKENI
 def check_run(folder: Path, settings: RunSettings, data: TokenDataset, *, restart: bool) -> None:
     """What `take_run` would refuse, said before a large model is built; nothing is changed."""
     out_folder.check_folder(folder, out_folder.RUN)
-    if restart or not folder.exists():
+    if (
+        restart or not folder.exists() or _OldRun(folder).is_aside
+    ):  # whose it is, the lock's holder finds
         return
     with storage_errors(folder, doing="read"):
         _compare(folder, settings, dict(data.identity()))
@@ -62,9 +64,9 @@ def take_run(
     with out_folder.hold_lock(folder):
         old = _OldRun(folder)
         _clear(folder, old)
-        if restart:
-            old.set_aside()
         try:
+            if restart:
+                old.set_aside()
             _try_checkpoints(folder)
             _check_disk(folder, settings, freed=old.bytes)
             _begin(folder, settings, data, listen)
@@ -74,12 +76,21 @@ def take_run(
 
 
 class _OldRun:
-    """What a run leaves in its folder, laid aside: renamed where it is, so that links to other disks stay."""
+    """What a run leaves in its folder, laid aside: renamed where it is, so that links to other disks stay.
+
+    A mark stands from when all of it lies aside until it begins to come back: without the mark, whatever is in
+    its place is the old run's, however far a kill let us come.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._asides = (folder / _ASIDE, folder / CHECKPOINTS / _ASIDE)
+        self._mark = folder / WORK_FOLDER / "replacing"
         self.bytes = 0
+
+    @property
+    def is_aside(self) -> bool:
+        return any(aside.is_dir() for aside in self._asides)
 
     def set_aside(self) -> None:
         with storage_errors(self._folder):
@@ -88,6 +99,9 @@ class _OldRun:
                 aside = path.parent / _ASIDE
                 aside.mkdir(exist_ok=True)
                 path.replace(aside / path.name)
+                sync_folder(aside)
+            self._mark.touch()
+        sync_folder(self._mark.parent)
 
     def listening(self, listen: Listener) -> Listener:
         """The first checkpoint of the new run ends the old one."""
@@ -101,14 +115,15 @@ class _OldRun:
 
     def end(self) -> None:
         """Back to its place, unless the new run stands."""
-        if find_checkpoints(self._folder):
+        if self._mark.exists() and find_checkpoints(self._folder):
             self.forget()
             return
         with storage_errors(self._folder):
-            asides = [aside for aside in self._asides if aside.is_dir()]
-            for path in _left_by_a_run(self._folder) if asides else []:
+            for path in _left_by_a_run(self._folder) if self._mark.exists() else []:
                 _remove(path)
-            for aside in asides:
+            self._mark.unlink(missing_ok=True)
+            sync_folder(self._mark.parent)
+            for aside in (one for one in self._asides if one.is_dir()):
                 for path in aside.iterdir():
                     path.replace(aside.parent / path.name)
                 aside.rmdir()
@@ -118,6 +133,7 @@ class _OldRun:
             for aside in self._asides:
                 if aside.is_dir():
                     shutil.rmtree(aside)
+            self._mark.unlink(missing_ok=True)
 
 
 def _left_by_a_run(folder: Path) -> list[Path]:

@@ -28,9 +28,7 @@ from lowtide.training.data_parallel import Ranks, joined, wait_for_all
 from lowtide.training.gpu_memory import peak_of_gpu, read_gpu_use
 from lowtide.training.loop import Loop, Surroundings
 from lowtide.training.optimizer import make_optimizer
-from lowtide.training.run_folder import (
-    TOKENIZER,
-)
+from lowtide.training.run_folder import TOKENIZER
 from lowtide.training.run_log import LOG_NAME, rewind
 from lowtide.training.run_results import TrainedRun
 from lowtide.training.sample_text import Sampler
@@ -56,7 +54,7 @@ def train(
     """Train in the folder `out`, or go on where an earlier call was cut off.
 
     Raises StoppedError after a clean stop; the same call goes on, to the same weights. Without `should_stop`,
-    Ctrl-C, SIGTERM and SIGUSR1 ask for one. `boards` are drawn on beside TensorBoard's files.
+    signals ask for one. `boards` are drawn on beside TensorBoard's files.
     """
     started = time.monotonic()
     ranks = ranks or Ranks()
@@ -109,6 +107,7 @@ def train(
             write_sample=Sampler(folder / TOKENIZER, settings.seed),
             peak_flops=peak_flops,
         )
+        begun_at = state.step
         loop = Loop(settings, model, optimizer, datasets, state, around)
         state = loop.run()
     return TrainedRun(
@@ -116,6 +115,7 @@ def train(
         state=state,
         seconds=time.monotonic() - started,
         micro_batch=loop.settings.micro_batch,
+        steps=state.step - begun_at,
         gpu_bytes=peak_of_gpu(device),
         train_loss=loop.pace.mean_loss,
         tokens_per_second=loop.pace.tokens_per_second,

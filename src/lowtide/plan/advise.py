@@ -65,8 +65,7 @@ def choose_run_tokens(
 def choose_batch_tokens(shape: ModelShape, run_tokens: int, *, wanted: int | None) -> Choice:
     """Tokens of one step, a whole number of windows."""
     if wanted is not None:
-        windows = max(1, round(wanted / shape.context))
-        return Choice(value=windows * shape.context, reason="as asked for, in whole windows")
+        return Choice(value=shape.whole_windows(wanted), reason="as asked for, in whole windows")
     by_size = _FULL_BATCH * min(1.0, math.sqrt(shape.parameter_count / _FULL_SIZE))
     reason = "half a million tokens a step, as GPT-2 and GPT-3 had"
     if by_size < _FULL_BATCH:

@@ -7,15 +7,13 @@ import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Literal, TypeAlias
 
 from lowtide.errors import UsageError
 from lowtide.memory.limits import machine_limit
+from lowtide.model.needs import Device
 from lowtide.plan.cards import Card, PeakSource, find_card, match_card
 from lowtide.plan.measured import MeasuredSpeed
 from lowtide.units import GIB, MIB, format_bytes, parse_bytes
-
-Device: TypeAlias = Literal["cuda", "cpu"]
 
 CONTEXT_BYTES = 6 * GIB // 10
 """CUDA's own: the driver's context and the kernels of the libraries. Assumed; 0.4 to 0.7 GiB are usual."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import msgspec
@@ -30,7 +30,7 @@ class MeasuredSpeed:
     machine: str
     recipe: Recipe
     tokens_per_second: float
-    shape: ModelShape = field(hash=False)
+    shape: ModelShape
 
 
 def speeds_file(environment: Mapping[str, str]) -> Path | None:

@@ -40,10 +40,10 @@ def show_progress(*, quiet: bool, stream: TextIO | None = None) -> Iterator[List
         return
     console = _terminal(stream)
     if console is None:
-        yield _as_long_as_it_is_heard(_PlainLines(stream))
+        yield _as_long_as_it_is_heard(_PlainLines(stream), stream)
         return
     with _bar(console) as listen:
-        yield _as_long_as_it_is_heard(listen)
+        yield _as_long_as_it_is_heard(listen, stream)
 
 
 def tell_a_person(event: Event) -> None:
@@ -52,7 +52,7 @@ def tell_a_person(event: Event) -> None:
         sys.stderr.write(note_line(event) + "\n")
 
 
-def _as_long_as_it_is_heard(listen: Listener) -> Listener:
+def _as_long_as_it_is_heard(listen: Listener, stream: TextIO) -> Listener:
     """Whoever read along may go away (`| head`, a lost session): days of work do not end for that."""
     gone = False
 
@@ -62,7 +62,11 @@ def _as_long_as_it_is_heard(listen: Listener) -> Listener:
             return
         try:
             listen(event)
-        except (OSError, ValueError):  # a broken pipe, a full disk; a closed stream
+        except OSError:  # a broken pipe, a full disk
+            gone = True
+        except ValueError:
+            if not stream.closed:
+                raise
             gone = True
 
     return say

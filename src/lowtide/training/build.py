@@ -39,10 +39,8 @@ def device_of(settings: RunSettings, ranks: Ranks) -> torch.device:
     return torch.device("cuda", ranks.local_rank)
 
 
-def device_in_words(settings: RunSettings) -> str:
-    """`NVIDIA H200`, or the CPU with its threads, and what to do where others share it."""
-    if settings.device == "cuda" and torch.cuda.is_available():
-        return torch.cuda.get_device_name()
+def cpu_in_words() -> str:
+    """The CPU with its threads, and what to do where others share it."""
     threads = torch.get_num_threads()
     told = f"the CPU with {threads} thread{'s' if threads > 1 else ''}"
     if threads > 1:

@@ -24,8 +24,9 @@ def evaluate(model: GPT, dataset: TokenDataset, settings: RunSettings, ranks: Ra
     stride = settings.micro_batch * ranks.world_size
     for at in range(settings.micro_batch * ranks.rank, windows, stride):
         x, y = dataset.read(at, min(settings.micro_batch, windows - at))
-        tokens, targets = (torch.from_numpy(one).to(device) for one in (x, y))
-        refuse_unknown_tokens(tokens, targets, settings.shape)
+        tokens, targets = map(torch.from_numpy, (x, y))
+        refuse_unknown_tokens(tokens, targets, settings.shape)  # before a GPU would abort
+        tokens, targets = tokens.to(device), targets.to(device)
         with computing(settings):
             total += model(tokens, targets, torch.ones((), device=device))
         count += (targets != IGNORED).sum()

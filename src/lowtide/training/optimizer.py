@@ -29,16 +29,16 @@ def make_optimizer(model: GPT, settings: RunSettings) -> torch.optim.Optimizer:
 
 def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
     for group in optimizer.param_groups:
-        _set(group, "lr", rate)
+        _set_rate(group, rate)
 
 
-def _set(group: dict[str, object], name: str, value: float) -> None:
+def _set_rate(group: dict[str, object], rate: float) -> None:
     """torchao keeps its rate in a tensor, for code that is compiled once."""
-    held = group[name]
+    held = group["lr"]
     if isinstance(held, Tensor):
-        held.fill_(value)
+        held.fill_(rate)
     else:
-        group[name] = value
+        group["lr"] = rate
 
 
 def is_fused(optimizer: torch.optim.Optimizer) -> bool:
@@ -72,9 +72,8 @@ def make_empty_state(model: GPT, optimizer: torch.optim.Optimizer) -> None:
     if not isinstance(optimizer, torch.optim.AdamW):
         _step_without_moving(model, optimizer)
         return
-    fused = bool(optimizer.param_groups[0].get("fused"))
     for parameter in model.parameters():
-        at = parameter.device if fused else "cpu"
+        at = parameter.device if is_fused(optimizer) else "cpu"
         optimizer.state[parameter] = {
             "step": torch.zeros((), dtype=torch.float32, device=at),
             "exp_avg": torch.zeros_like(parameter, memory_format=torch.preserve_format),
@@ -88,11 +87,11 @@ def _step_without_moving(model: GPT, optimizer: torch.optim.Optimizer) -> None:
     for parameter in model.parameters():
         parameter.grad = torch.zeros_like(parameter)
     for group in optimizer.param_groups:
-        _set(group, "lr", 0.0)
+        _set_rate(group, 0.0)
     optimizer.step()
     optimizer.zero_grad(set_to_none=True)
     for group, rate in zip(optimizer.param_groups, kept, strict=True):
-        _set(group, "lr", rate)
+        _set_rate(group, rate)
 
 
 def _eight_bits(

@@ -54,7 +54,7 @@ class Pace:
                 result.loss if kept is None else kept + _SMOOTHING * (result.loss - kept)
             )
         settings, peak = self._settings, self._peak_flops
-        rate = settings.batch_tokens / seconds
+        rate = settings.batch_tokens / max(seconds, 1e-9)  # a clock may stand still
         return Stepped(
             step=step,
             steps=settings.steps,

@@ -21,6 +21,8 @@ class TrainedRun:
     micro_batch: int
     """Windows at a time in the end; smaller than planned where memory ran out."""
     already_done: bool = False
+    steps: int = 0
+    """Taken by this call."""
     gpu_bytes: int | None = None
     """The most that was taken of the GPU, evaluations and samples included."""
     train_loss: float | None = None

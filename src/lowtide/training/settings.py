@@ -63,10 +63,9 @@ class RunSettings:
         for name in ("warmup_steps", "evaluate_every", "checkpoint_every", "sample_every"):
             _at_least(name, getattr(self, name), 0)
         if self.batch_tokens % self.shape.context:
-            whole = max(1, round(self.batch_tokens / self.shape.context)) * self.shape.context
             raise UsageError(
                 f"a step of {self.batch_tokens} tokens is no whole number of windows of {self.shape.context}",
-                remedy=f"pass `batch_tokens = {whole}`",
+                remedy=f"pass `batch_tokens = {self.shape.whole_windows(self.batch_tokens)}`",
             )
         for name in ("learning_rate", "clip"):
             _between(name, getattr(self, name), _LEAST, _MOST)
