@@ -1,7 +1,8 @@
 """nanoGPT's model and step, as its train.py has them: what ours is compared with.
 
 float32 weights, autocast to bfloat16, the whole model compiled, logits and loss returned, gradients clipped to
-1, fused AdamW with decay on matrices, no biases, a vocabulary of 50,304, dropout 0.
+1, fused AdamW with decay on matrices, a vocabulary of 50,304, dropout 0; no biases unless asked for, which is
+its train.py's `bias` too.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from lowtide.model.shape import ModelShape
 
 
 class _Block(nn.Module):
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(self, shape: ModelShape, bias: bool) -> None:
         super().__init__()
         C = shape.width
         self.heads = shape.heads
-        self.ln_1, self.ln_2 = nn.LayerNorm(C, bias=False), nn.LayerNorm(C, bias=False)
-        self.c_attn, self.c_proj = nn.Linear(C, 3 * C, bias=False), nn.Linear(C, C, bias=False)
-        self.c_fc, self.mlp_proj = nn.Linear(C, 4 * C, bias=False), nn.Linear(4 * C, C, bias=False)
+        self.ln_1, self.ln_2 = nn.LayerNorm(C, bias=bias), nn.LayerNorm(C, bias=bias)
+        self.c_attn, self.c_proj = nn.Linear(C, 3 * C, bias=bias), nn.Linear(C, C, bias=bias)
+        self.c_fc, self.mlp_proj = nn.Linear(C, 4 * C, bias=bias), nn.Linear(4 * C, C, bias=bias)
 
     def forward(self, x: Tensor) -> Tensor:
         B, T, C = x.shape
@@ -37,12 +38,12 @@ class _Block(nn.Module):
 class NanoGPT(nn.Module):
     """Returns logits and loss, as nanoGPT's does."""
 
-    def __init__(self, shape: ModelShape) -> None:
+    def __init__(self, shape: ModelShape, *, bias: bool = False) -> None:
         super().__init__()
         self.wte = nn.Embedding(shape.padded_vocabulary, shape.width)
         self.wpe = nn.Embedding(shape.context, shape.width)
-        self.h = nn.ModuleList(_Block(shape) for _ in range(shape.layers))
-        self.ln_f = nn.LayerNorm(shape.width, bias=False)
+        self.h = nn.ModuleList(_Block(shape, bias) for _ in range(shape.layers))
+        self.ln_f = nn.LayerNorm(shape.width, bias=bias)
         self.lm_head = nn.Linear(shape.width, shape.padded_vocabulary, bias=False)
         self.wte.weight = self.lm_head.weight
         for name, parameter in self.named_parameters():
@@ -51,6 +52,8 @@ class NanoGPT(nn.Module):
                 nn.init.normal_(
                     parameter, std=0.02 / math.sqrt(2 * shape.layers) if narrow else 0.02
                 )
+            elif name.endswith("bias"):
+                nn.init.zeros_(parameter)
 
     def forward(self, tokens: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         positions = torch.arange(tokens.shape[1], device=tokens.device)
@@ -77,7 +80,7 @@ _OURS = {
 
 @torch.no_grad()
 def start_alike(nano: NanoGPT, ours: nn.Module) -> None:
-    """The matrices of ours, for a comparison that is none of two random starts. Norms begin as ones anyway."""
+    """The matrices of ours, for a comparison that is none of two random starts; the rest begins alike."""
     weights = dict(ours.named_parameters())
     for name, parameter in nano.named_parameters():
         if parameter.dim() < 2:

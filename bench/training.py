@@ -1,7 +1,7 @@
-"""Training on a GPU against nanoGPT's step: speed and memory in one run, and the two curves on the same data.
+"""Training on a GPU against nanoGPT's step: speed and memory in one run, and the curves on the same data.
 
     python bench/training.py                               speed and peak memory, the ways take turns
-    python bench/training.py --curve train.bin             losses of both, same data, batch and schedule
+    python bench/training.py --curve train.bin             losses, same data, batch and schedule
     python bench/training.py --batches 64 --rounds 3
 
 Needs a GPU and torch. Ours is what `lowtide train` runs: the same model, optimizer and step.
@@ -58,9 +58,9 @@ def settings_for(model: str, batch: int, recipe: str, steps: int = 1000) -> RunS
     )
 
 
-def nano_step(settings: RunSettings) -> Step:
+def nano_step(settings: RunSettings, *, bias: bool = False) -> Step:
     """As nanoGPT's loop does it, with its learning rate set before each step."""
-    model = NanoGPT(settings.shape).cuda()
+    model = NanoGPT(settings.shape, bias=bias).cuda()
     start_alike(model, build_model(replace(settings, compiled=False), torch.device("cuda")))
     optimizer = make_optimizer(model)
     compiled = torch.compile(model)
@@ -165,13 +165,18 @@ def _print_rows(
 
 
 def print_curves(chosen: argparse.Namespace) -> None:
-    """Both models from the same weights, on the same windows; every tenth of the run, the mean loss of it."""
+    """All models from the same weights, on the same windows; every tenth of the run, the mean loss of it.
+
+    nanoGPT's has no biases, as its train.py sets it; GPT-2 and ours have, so it runs with them as well.
+    """
     settings = settings_for(chosen.model, chosen.batches[0], "fast", steps=chosen.steps)
     data = np.fromfile(chosen.curve, dtype=np.uint16).astype(np.int64)
     windows = (len(data) - 1) // settings.shape.context
     order = np.random.default_rng(0).permutation(windows)
     curves: dict[str, list[float]] = {}
-    for way, make in {"nanoGPT": nano_step, "ours": our_step}.items():
+    with_biases = functools.partial(nano_step, bias=True)
+    ways = {"nanoGPT": nano_step, "with biases": with_biases, "ours": our_step}
+    for way, make in ways.items():
         step, losses, started = make(settings), [], time.monotonic()
         for number in range(settings.steps):
             losses.append(step(number, _real_batch(data, order, settings, number))())
@@ -183,11 +188,11 @@ def print_curves(chosen: argparse.Namespace) -> None:
     print(
         f"{chosen.model}, {settings.steps} steps of {settings.batch_tokens} tokens, {windows} windows\n"
     )
-    print("| steps | nanoGPT | ours | difference |\n|---|--:|--:|--:|")
+    print("| steps | nanoGPT | the same with biases | ours |\n|---|--:|--:|--:|")
     tenth = settings.steps // 10
     for at in range(0, settings.steps, tenth):
-        nano, ours = (statistics.fmean(curves[way][at : at + tenth]) for way in curves)
-        print(f"| {at}–{at + tenth} | {nano:.4f} | {ours:.4f} | {ours - nano:+.4f} |")
+        means = (statistics.fmean(losses[at : at + tenth]) for losses in curves.values())
+        print(f"| {at}–{at + tenth} | " + " | ".join(f"{mean:.4f}" for mean in means) + " |")
 
 
 def _real_batch(data: np.ndarray, order: np.ndarray, settings: RunSettings, number: int) -> Batch:

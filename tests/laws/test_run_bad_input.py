@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections import namedtuple
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from tests.commands import Outcome, call
 from tests.training.small_runs import (
     STEPS,
     VOCABULARY,
+    DiskUsage,
     make_settings,
     make_tokens,
     run_heard,
@@ -25,8 +25,6 @@ from tests.training.small_runs import (
     told_of,
     write_plan,
 )
-
-Usage = namedtuple("Usage", "total used free")
 
 
 class Desk:
@@ -179,7 +177,7 @@ def test_a_disk_too_small_is_told_before_the_first_step(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(take_run.shutil, "disk_usage", lambda _: Usage(10**9, 10**9, 1_000_000))
+        patch.setattr(take_run.shutil, "disk_usage", lambda _: DiskUsage(10**9, 10**9, 1_000_000))
         refused = desk.refused(code=3)
     assert "checkpoints need" in refused.problem
     assert "976.6 KiB" in refused.problem
@@ -195,6 +193,11 @@ def test_a_place_that_takes_no_checkpoints_is_told_before_the_first_step(desk: D
     assert not (desk.run / "log.jsonl").exists()
     (desk.run / "checkpoints").unlink()
     assert desk.train().code == 0
+
+
+def test_a_name_too_long_for_the_disk_is_told(desk: Desk) -> None:
+    desk.run = desk.folder / ("r" * 300)
+    assert "too long" in desk.refused(code=1).err
 
 
 def test_a_folder_of_other_things_is_left_alone(desk: Desk) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections import namedtuple
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,6 +18,7 @@ from lowtide.training.checkpoint import find_checkpoints, step_of
 from lowtide.training.run_log import LOG_NAME
 from tests.commands import call
 from tests.training.small_runs import (
+    DiskUsage,
     make_settings,
     make_tokens,
     run_heard,
@@ -26,8 +26,6 @@ from tests.training.small_runs import (
     told_of,
     write_plan,
 )
-
-Usage = namedtuple("Usage", "total used free")
 
 
 class Desk:
@@ -175,7 +173,7 @@ def test_checkpoints_may_be_a_link_to_another_disk(desk: Desk) -> None:
 def test_the_space_of_the_old_run_counts(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
     each = take_run.bytes_of_checkpoint(desk.settings.shape, desk.settings.step_kind)
     free = [4 * each - 1]
-    monkeypatch.setattr(take_run.shutil, "disk_usage", lambda _: Usage(10**9, 10**9, free[0]))
+    monkeypatch.setattr(take_run.shutil, "disk_usage", lambda _: DiskUsage(10**9, 10**9, free[0]))
     run_heard(desk.run, desk.settings, restart=True)
     free[0] = each - 1
     with pytest.raises(LowtideError, match="checkpoints need"):

@@ -85,6 +85,11 @@ def test_a_shape_of_nothing_is_refused(name: str) -> None:
         ModelShape(**{**numbers, name: 0})
 
 
+def test_a_shape_beyond_all_machines_is_refused() -> None:
+    with pytest.raises(UsageError, match="layers of 1000000000000"):
+        ModelShape(layers=10**12, heads=2, width=4)
+
+
 def test_heads_must_share_the_width_evenly_and_the_remedy_works() -> None:
     with pytest.raises(UsageError, match="cannot be shared") as refused:
         ModelShape(layers=1, heads=3, width=10)

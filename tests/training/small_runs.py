@@ -6,6 +6,7 @@ import json
 import multiprocessing
 import os
 import sys
+from collections import namedtuple
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from multiprocessing.process import BaseProcess
@@ -28,6 +29,7 @@ from tests.shards.streams import Stream, make_dataset, make_stream
 VOCABULARY = 131
 SHAPE = ModelShape(layers=2, heads=2, width=16, context=16, vocabulary_size=VOCABULARY)
 STEPS = 24
+DiskUsage = namedtuple("DiskUsage", "total used free")
 _CLOCKED = ("seconds", "tokens_per_second", "seconds_left", "private_bytes", "mfu")
 _LONGEST_SECONDS = 60
 torch.set_num_threads(
