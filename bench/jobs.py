@@ -20,6 +20,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from lowtide.journal import LOG_NAME
+
 SEPARATOR = "<|endoftext|>"
 STOPPED = 75
 _WORK_FOLDER = ".lowtide"
@@ -123,7 +125,7 @@ def finish(job: Job, out: Path, *more: str) -> None:
 
 
 def check_whole(out: Path, reference: Path, when: str) -> None:
-    """`out` holds what `reference` holds, byte for byte, and nothing else."""
+    """`out` holds what `reference` holds, byte for byte, and nothing else, but for a log of its own."""
     found, wanted = set(_all_files(out)), set(_all_files(reference))
     if found != wanted:
         raise BrokenLawError(f"{when}: {sorted(found ^ wanted)} are in one folder only")
@@ -155,7 +157,11 @@ def published(out: Path) -> set[str]:
     """Names in the folder that are not hidden: all of them are final."""
     if not out.is_dir():
         return set()
-    return {path.name for path in out.iterdir() if not path.name.startswith(".")}
+    return {
+        path.name
+        for path in out.iterdir()
+        if not path.name.startswith(".") and path.name != LOG_NAME
+    }
 
 
 def stored_tokens(out: Path) -> int:
@@ -191,5 +197,5 @@ def _is_naming(progress: Path, names: set[str]) -> bool:
 
 def _all_files(folder: Path) -> Iterator[str]:
     for path in folder.rglob("*"):
-        if path.is_file():
+        if path.is_file() and path.name != LOG_NAME:
             yield str(path.relative_to(folder))

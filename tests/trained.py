@@ -9,11 +9,12 @@ from pathlib import Path
 
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
+from lowtide.journal import LOG_NAME
 from lowtide.tokenizer.patterns import PatternName
 from lowtide.tokenizer.split_words import PLAIN_PATTERNS
 
-OF_ONE_RUN = "run.json"
-"""Time, peak and budget: the only file that may differ between two runs over the same corpus."""
+OF_ONE_RUN = ("run.json", LOG_NAME)
+"""Time, peak and budget: the only files that may differ between two runs over the same corpus."""
 
 Merges = list[tuple[str, str]]
 
@@ -23,7 +24,7 @@ def trained_bytes(folder: Path) -> dict[str, bytes]:
     return {
         str(path.relative_to(folder)): path.read_bytes()
         for path in sorted(folder.rglob("*"))
-        if path.is_file() and path.name != OF_ONE_RUN
+        if path.is_file() and path.name not in OF_ONE_RUN
     }
 
 

@@ -35,6 +35,19 @@ class Advanced:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryRead:
+    """What the run occupies, and how the machine fares; about once a second."""
+
+    private_bytes: int
+    mapped_bytes: int
+    """Page cache that is mapped: shown, never counted."""
+    swapped_bytes: int
+    available_bytes: int
+    stalled_percent: float | None = None
+    """Of the last ten seconds, all work stood still for memory; None where the kernel does not tell."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointed:
     """Everything up to here survives any crash."""
 
@@ -104,7 +117,7 @@ class Saved:
     seconds: float
 
 
-Event = Note | Advanced | Checkpointed | Learnt | Stepped | Evaluated | Sampled | Saved
+Event = Note | Advanced | MemoryRead | Checkpointed | Learnt | Stepped | Evaluated | Sampled | Saved
 Listener = Callable[[Event], None]
 
 

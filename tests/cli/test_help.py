@@ -20,6 +20,11 @@ COMMANDS = (
     "inspect",
     "verify",
     "export",
+    "watch",
+    "why",
+    "doctor",
+    "compare",
+    "report",
 )
 HEAVY = {"numpy", "pyarrow", "torch", "gigatoken", "tiktoken", "tokenizers", "rich", "regex"}
 PROBE = """

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from lowtide.journal import LOG_NAME, read_journal
 from lowtide.model.shape import ModelShape
-from lowtide.training.run_log import LOG_NAME, read_log
 from tests.training.small_runs import VOCABULARY, Command, make_settings, make_tokens, write_plan
 
 MB = 1_000_000
@@ -31,7 +31,7 @@ def test_private_memory_after_100_and_5000_steps_is_the_same(tmp_path: Path) -> 
     assert done.code == 0, done.err
     held = {
         int(str(record["step"])): int(str(record["private_bytes"]))
-        for record in read_log(run / LOG_NAME)
+        for record in read_journal(run / LOG_NAME)
         if record["event"] == "step"
     }
     assert len(held) == STEPS

@@ -11,11 +11,11 @@ import pytest
 
 from lowtide.errors import LowtideError
 from lowtide.events import Event, Saved, Stepped
+from lowtide.journal import LOG_NAME
 from lowtide.pipeline import take_run
 from lowtide.pipeline.train import train
 from lowtide.training import loop
 from lowtide.training.checkpoint import find_checkpoints, step_of
-from lowtide.training.run_log import LOG_NAME
 from tests.commands import call
 from tests.training.small_runs import (
     DiskUsage,

@@ -12,11 +12,8 @@ from lowtide.pipeline.spend import smallest_budget
 from lowtide.shards.layout import FORMATS, Format
 from lowtide.tokenizer.reference import make_reference
 from lowtide.tokenizer.vocabulary import load_vocabulary
+from tests.commands import bytes_of
 from tests.corpora import SEPARATOR, make_documents, write_inputs
-
-
-def folder_bytes(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
 
 
 @pytest.fixture(scope="module")
@@ -40,7 +37,7 @@ def test_workers_and_budget_change_memory_and_never_output(
     made = {}
     for name, (memory, workers) in ways.items():
         lowtide.tokenize(inputs, tmp_path / name, settings, memory=memory, workers=workers)
-        made[name] = folder_bytes(tmp_path / name)
+        made[name] = bytes_of(tmp_path / name)
     assert made["one"] == made["two"] == made["small"] == made["large"]
     assert len(made["one"]) > 4
 

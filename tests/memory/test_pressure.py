@@ -17,6 +17,7 @@ from lowtide.units import GIB, MIB
 LIMIT = MemoryLimit(candidates=(LimitCandidate(source="available memory", total_bytes=32 * GIB),))
 BUDGET = Budget(total_bytes=1000 * MIB, source="named", limit=LIMIT)
 CALM = PressureSample(
+    mapped_bytes=0,
     private_bytes=100 * MIB,
     swapped_bytes=0,
     available_bytes=20 * GIB,

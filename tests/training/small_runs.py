@@ -17,11 +17,11 @@ import numpy as np
 import torch
 
 from lowtide.events import Evaluated, Event, Note, Saved, Stepped
+from lowtide.journal import LOG_NAME, read_journal
 from lowtide.model.shape import ModelShape
 from lowtide.pipeline.train import TrainedRun, train
 from lowtide.shards.layout import ShardLayout
 from lowtide.training.checkpoint import find_checkpoints
-from lowtide.training.run_log import LOG_NAME, read_log
 from lowtide.training.settings import RunSettings
 from tests.commands import Outcome
 from tests.shards.streams import Stream, make_dataset, make_stream
@@ -30,7 +30,7 @@ VOCABULARY = 131
 SHAPE = ModelShape(layers=2, heads=2, width=16, context=16, vocabulary_size=VOCABULARY)
 STEPS = 24
 DiskUsage = namedtuple("DiskUsage", "total used free")
-_CLOCKED = ("seconds", "tokens_per_second", "seconds_left", "private_bytes", "mfu")
+_CLOCKED = ("at", "seconds", "tokens_per_second", "seconds_left", "private_bytes", "mfu")
 _LONGEST_SECONDS = 60
 torch.set_num_threads(
     1
@@ -134,7 +134,7 @@ def told_of(run: Path, event: str = "step") -> list[dict[str, object]]:
     """The log's records of one kind, but for what a clock or a meter decides."""
     return [
         {name: value for name, value in record.items() if name not in _CLOCKED}
-        for record in read_log(run / LOG_NAME)
+        for record in read_journal(run / LOG_NAME)
         if record["event"] == event
     ]
 

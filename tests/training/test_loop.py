@@ -12,7 +12,7 @@ from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import InterruptedRun, LowtideError, StoppedError
 from lowtide.events import Evaluated, Event, Stepped
 from lowtide.model.gpt import GPT
-from lowtide.pipeline import stop_run
+from lowtide.pipeline import guard_memory
 from lowtide.pipeline import train as train_room
 from lowtide.pipeline.train import train
 from lowtide.storage.sealed_json import read_sealed
@@ -348,7 +348,7 @@ def test_weights_that_overflowed_are_never_kept_as_a_checkpoint(data: Path, tmp_
 def test_a_budget_that_is_spent_ends_the_run_with_a_checkpoint(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stop_run, "_SAMPLE_SECONDS", 0.0)
+    monkeypatch.setattr(guard_memory, "_SAMPLE_SECONDS", 0.0)
     with pytest.raises(StoppedError) as stopped:
         run_heard(tmp_path / "run", make_settings(data, micro_batch=8), memory="64MiB")
     assert "after step 1 of 24" in stopped.value.problem

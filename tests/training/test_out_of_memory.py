@@ -12,7 +12,7 @@ from lowtide.errors import DoesNotFitError, StoppedError
 from lowtide.memory.budget import choose_budget
 from lowtide.memory.limits import machine_limit
 from lowtide.model.gpt import GPT
-from lowtide.pipeline import stop_run
+from lowtide.pipeline import guard_memory, stop_run
 from lowtide.training import loop as room
 from lowtide.training.checkpoint import find_checkpoints, step_of
 from lowtide.training.evaluate import evaluate
@@ -156,7 +156,7 @@ def test_others_on_the_gpu_are_told_of_once(
 ) -> None:
     uses = [(5 * GIB, 6 * GIB), (4 * GIB, 6 * GIB), (200 * MIB, 6 * GIB), (190 * MIB, 6 * GIB)]
     looks = iter(GpuUse(total=12 * GIB, free=free, ours=ours) for free, ours in uses)
-    monkeypatch.setattr(stop_run, "_SAMPLE_SECONDS", 0.0)
+    monkeypatch.setattr(guard_memory, "_SAMPLE_SECONDS", 0.0)
     heard, limit = Heard(), machine_limit()
     budget = choose_budget(None, limit, generous=True)
     guard = stop_run.RunGuard(tmp_path, budget, lambda: None, heard, read_gpu=lambda: next(looks))

@@ -200,7 +200,7 @@ def test_weights_and_biases_gets_what_tensorboard_gets(
 
 def test_nothing_of_weights_and_biases_or_torch_is_imported_unasked() -> None:
     code = (
-        "import sys, lowtide.training.tensorboard, lowtide.training.run_log, lowtide.training.watch_loss\n"
+        "import sys, lowtide.training.tensorboard, lowtide.journal, lowtide.training.watch_loss\n"
         "assert not {'wandb', 'torch'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)

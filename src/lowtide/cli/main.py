@@ -7,14 +7,19 @@ import sys
 import click
 
 from lowtide import __version__
+from lowtide.cli.compare import compare_command
+from lowtide.cli.doctor import doctor_command
 from lowtide.cli.export import export_command
 from lowtide.cli.inspect import inspect_command
 from lowtide.cli.plan import plan_command
+from lowtide.cli.report import report_command
 from lowtide.cli.sample import sample_command
 from lowtide.cli.tokenize import tokenize_command
 from lowtide.cli.train import train_command
 from lowtide.cli.train_tokenizer import train_tokenizer_command
 from lowtide.cli.verify import verify_command
+from lowtide.cli.watch import watch_command_line
+from lowtide.cli.why import why_command
 from lowtide.errors import LowtideError
 
 EXIT_CODES = """\b
@@ -40,6 +45,11 @@ cli.add_command(sample_command)
 cli.add_command(inspect_command)
 cli.add_command(verify_command)
 cli.add_command(export_command)
+cli.add_command(report_command)
+cli.add_command(watch_command_line)
+cli.add_command(why_command)
+cli.add_command(compare_command)
+cli.add_command(doctor_command)
 
 
 def main(arguments: list[str] | None = None) -> None:

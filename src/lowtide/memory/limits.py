@@ -18,6 +18,8 @@ from lowtide.memory.other_systems import available_ram_bytes
 from lowtide.memory.proc_files import available_bytes
 from lowtide.units import MIB
 
+AVAILABLE = "available memory"
+"""The source that tells what is free now; all others tell what there is."""
 _NO_SLURM: Mapping[str, str] = MappingProxyType({})
 _CPU_COUNTS = ("SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE", "SLURM_CPUS_PER_TASK")
 
@@ -102,4 +104,4 @@ def _of_memory(root: Path) -> LimitCandidate:
     available = available_bytes(root)
     if available is None:  # macOS, Windows
         available = available_ram_bytes()
-    return LimitCandidate(source="available memory", total_bytes=available)
+    return LimitCandidate(source=AVAILABLE, total_bytes=available)

@@ -39,6 +39,8 @@ class PressureSample:
     """What the process tree uses and how the machine fares."""
 
     private_bytes: int
+    mapped_bytes: int
+    """Page cache that is mapped: shown, never judged."""
     swapped_bytes: int
     available_bytes: int
     total_ram_bytes: int
@@ -54,10 +56,11 @@ def take_sample(*, root: Path = Path("/")) -> PressureSample:
         available, total = available_ram_bytes(), installed_ram_bytes()
     return PressureSample(
         private_bytes=use.private_bytes,
+        mapped_bytes=use.mapped_file_bytes,
         swapped_bytes=use.swapped_bytes,
         available_bytes=available,
         total_ram_bytes=total,
-        stalled_percent=_stalled_percent(read_text(root / "proc/pressure/memory")),
+        stalled_percent=stalled_percent(read_text(root / "proc/pressure/memory")),
     )
 
 
@@ -105,7 +108,7 @@ def _judge_stall(sample: PressureSample) -> tuple[Stage, str]:
     return (Stage.STOP if scarce else Stage.NOTE), reason
 
 
-def _stalled_percent(text: str | None) -> float | None:
+def stalled_percent(text: str | None) -> float | None:
     """12.5 out of `full avg10=12.50 avg60=… `."""
     for line in (text or "").splitlines():
         kind, _, rest = line.partition(" avg10=")

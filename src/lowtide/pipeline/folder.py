@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide.errors import UsageError
+from lowtide.journal import LOG_NAME
 from lowtide.pipeline.job import JOB_NAME
 from lowtide.shards.export import EXPORT_PROGRESS_NAME
 from lowtide.shards.layout import MANIFEST_NAME, WORK_FOLDER
@@ -146,6 +147,7 @@ def finish_folder(folder: Path) -> None:
 
 def abandon_folder(folder: Path) -> None:
     """After an error before the first token: as if the run had never been, for all that is ours."""
+    (folder / LOG_NAME).unlink(missing_ok=True)
     finish_folder(folder)
     with suppress(OSError):  # it holds something, and so it stays
         folder.rmdir()

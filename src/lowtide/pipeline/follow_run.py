@@ -4,21 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
-from lowtide.events import Evaluated, Event, Listener, Note, Sampled, Saved, Stepped
-from lowtide.training.run_log import LOG_NAME, LogEvent, RunLog
+from lowtide.events import Evaluated, Event, Listener, Sampled, Stepped
+from lowtide.journal import LOG_NAME, Journal
+from lowtide.pipeline.keep_journal import Thinned, begin_journal, ending
 from lowtide.training.settings import RunSettings
 from lowtide.training.tensorboard import Board, EventFile
-
-_NAMES: dict[type, LogEvent] = {
-    Stepped: "step",
-    Evaluated: "evaluation",
-    Sampled: "sample",
-    Saved: "checkpoint",
-    Note: "note",
-}
 
 
 @contextmanager
@@ -28,29 +20,36 @@ def follow_run(
     listen: Listener,
     *,
     after_step: int,
+    budget_bytes: int | None = None,
     boards: Sequence[Board] = (),
 ) -> Iterator[Listener]:
     """A listener that writes everything down before it passes it on."""
     curves: tuple[Board, ...] = (EventFile(folder, after_step=after_step), *boards)
-    with RunLog(folder / LOG_NAME) as log:
-        log.write("start", step=after_step, settings=settings.as_record())
-        last_step = after_step
+    last_step = after_step
+    with Journal(folder / LOG_NAME) as log:
+        begin_journal(
+            log,
+            "train",
+            settings=settings.as_record(),
+            budget_bytes=budget_bytes,
+            step=after_step,
+        )
+        thinned = Thinned(lambda event: log.write_event(event, step=last_step))
 
         def follow(event: Event) -> None:
             nonlocal last_step
             last_step = getattr(event, "step", last_step)
-            name = _NAMES.get(type(event))
-            if name is not None:
-                log.write(name, **{"step": last_step, **asdict(event)})
+            thinned(event)
             for board in curves:
                 _draw(board, event)
             listen(event)
 
-        try:
-            yield follow
-        finally:
-            for board in curves:
-                board.close()
+        with ending(log, before=thinned.finish):
+            try:
+                yield follow
+            finally:
+                for board in curves:
+                    board.close()
 
 
 def _draw(board: Board, event: Event) -> None:

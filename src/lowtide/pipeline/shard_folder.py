@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from lowtide.errors import VerificationError
+from lowtide.journal import LOG_NAME
 from lowtide.pipeline.job import ASIDE_NAME, JOB_NAME, PROGRESS_NAME, load_job, load_progress
 from lowtide.shards.layout import (
     MANIFEST_NAME,
@@ -33,6 +34,7 @@ def empty_folder(folder: Path, layout: ShardLayout) -> None:
         sync_folder(work)
         for name in _own_names(folder, layout):
             (folder / name).unlink(missing_ok=True)
+        (folder / LOG_NAME).unlink(missing_ok=True)
         sync_folder(folder)
         for entry in list(work.iterdir()):
             if entry.name.endswith(".partial"):

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from lowtide.events import Listener, Note, StopReason
 from lowtide.memory.allocator import give_back
 from lowtide.memory.budget import Budget
-from lowtide.memory.pressure import Stage, judge, take_sample
+from lowtide.memory.pressure import Stage
 from lowtide.pipeline.folder import take_stop_file
+from lowtide.pipeline.guard_memory import MemoryGuard
 from lowtide.pipeline.watch_run import ShouldStop
 from lowtide.training.gpu_memory import GpuUse, GpuWatch
-
-_SAMPLE_SECONDS = 1.0
 
 
 class RunGuard:
@@ -30,11 +28,9 @@ class RunGuard:
         read_gpu: Callable[[], GpuUse] | None = None,
     ) -> None:
         self._folder = folder
-        self._budget = budget
+        self._memory = MemoryGuard(budget, listen)
         self._should_stop = should_stop
         self._listen = listen
-        self._sampled = time.monotonic()
-        self._stage = Stage.CALM
         self._read_gpu = read_gpu
         self._gpu = GpuWatch()
 
@@ -45,19 +41,15 @@ class RunGuard:
             return reason, "interrupted" if reason == "interrupted" else "asked to end"
         if take_stop_file(self._folder):
             return "terminated", "a .stop file was found"
-        if time.monotonic() - self._sampled < _SAMPLE_SECONDS:
+        if not self._memory.is_due:
             return None
-        self._sampled = time.monotonic()
         told = self._gpu.see(self._read_gpu()) if self._read_gpu else None
         if told is not None:
             self._listen(Note(text=told, level="warning"))
         return self._judge_memory()
 
     def _judge_memory(self) -> tuple[StopReason, str] | None:
-        stage, why = judge(take_sample(), self._budget)
-        if stage > self._stage and stage is not Stage.STOP:
-            self._listen(Note(text=why, level="warning"))
-        self._stage = stage
+        stage, why = self._memory.look()
         if stage is Stage.GIVE_BACK:
             give_back()
         return ("terminated", why) if stage is Stage.STOP else None

@@ -18,6 +18,7 @@ from lowtide.dataset.find_tokens import open_dataset
 from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import DoesNotFitError, LowtideError, UsageError
 from lowtide.events import Event, Listener, Note, Saved
+from lowtide.journal import LOG_NAME
 from lowtide.model.needs import bytes_of_checkpoint
 from lowtide.pipeline import folder as out_folder
 from lowtide.shards.layout import WORK_FOLDER
@@ -32,7 +33,6 @@ from lowtide.training.run_folder import (
     read_run_record,
     write_run_record,
 )
-from lowtide.training.run_log import LOG_NAME
 from lowtide.training.settings import RunSettings, differences
 from lowtide.units import format_bytes
 

@@ -33,6 +33,7 @@ from lowtide.pipeline.job import (
     store_job,
 )
 from lowtide.pipeline.job_inputs import describe_inputs, refuse_written_inputs
+from lowtide.pipeline.keep_journal import keep_journal
 from lowtide.pipeline.prepare import Prepared, prepare
 from lowtide.pipeline.settings import TokenizeSettings
 from lowtide.pipeline.shard_folder import empty_folder
@@ -113,15 +114,22 @@ def tokenize(
             )
         run = _begin(folder, prepared, job, listen)
         stack.callback(run.close)
-        watch = Watch(run, prepared, listen=listen, should_stop=should_stop, started=started)
-        try:
-            _encode_all(run, prepared, watch, listen)
-        except LowtideError:
-            if not run.counts.tokens:
-                stack.callback(out_folder.abandon_folder, folder)
-            raise
-        refuse_written_inputs(job.inputs)
-        manifest = run.seal(prepared, job.inputs)
+        with keep_journal(
+            folder,
+            "tokenize",
+            listen,
+            settings=prepared.settings.as_record(),
+            budget_bytes=prepared.budget.total_bytes,
+        ) as listen:
+            watch = Watch(run, prepared, listen=listen, should_stop=should_stop, started=started)
+            try:
+                _encode_all(run, prepared, watch, listen)
+            except LowtideError:
+                if not run.counts.tokens:
+                    stack.callback(out_folder.abandon_folder, folder)
+                raise
+            refuse_written_inputs(job.inputs)
+            manifest = run.seal(prepared, job.inputs)
         out_folder.finish_folder(folder)
     return TokenizeResult(
         folder=folder,
@@ -209,6 +217,7 @@ def _write_all(
     for encoded in runs:
         due = run.take(encoded)
         watch.after_block(encoder, checkpoint_is_due=due)
+    watch.after_all()
 
 
 def _make_encoder(

@@ -14,6 +14,7 @@ from pathlib import Path
 from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import UsageError
 from lowtide.events import Listener, Note, ignore
+from lowtide.journal import LOG_NAME, rewind
 from lowtide.memory.allocator import keep_large_pieces
 from lowtide.memory.budget import Budget, choose_budget
 from lowtide.memory.limits import machine_limit
@@ -29,7 +30,6 @@ from lowtide.training.gpu_memory import peak_of_gpu, read_gpu_use
 from lowtide.training.loop import Loop, Surroundings
 from lowtide.training.optimizer import make_optimizer
 from lowtide.training.run_folder import TOKENIZER
-from lowtide.training.run_log import LOG_NAME, rewind
 from lowtide.training.run_results import TrainedRun
 from lowtide.training.sample_text import Sampler
 from lowtide.training.settings import RunSettings
@@ -94,7 +94,14 @@ def train(
         if ranks.leads:
             rewind(folder / LOG_NAME, state.step)
             listen = stack.enter_context(
-                follow_run(folder, settings, listen, after_step=state.step, boards=boards)
+                follow_run(
+                    folder,
+                    settings,
+                    listen,
+                    after_step=state.step,
+                    budget_bytes=budget.total_bytes,
+                    boards=boards,
+                )
             )
         if not ranks.leads:
             listen = ignore

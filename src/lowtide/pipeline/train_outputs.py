@@ -10,6 +10,7 @@ import msgspec
 import xxhash
 
 from lowtide.errors import UsageError, VerificationError
+from lowtide.journal import LOG_NAME
 from lowtide.pipeline.curve_picture import PICTURE_NAME, draw_curve
 from lowtide.pipeline.folder import TOKENIZER
 from lowtide.pipeline.learn_run import Learning
@@ -168,5 +169,5 @@ def _remove_outputs(folder: Path, settings: TrainSettings) -> None:
             remove_leftovers(inside)
         if inside != folder and inside.is_dir() and not any(inside.iterdir()):
             inside.rmdir()
-    for name in (RUN_NAME, PICTURE_NAME):
+    for name in (RUN_NAME, PICTURE_NAME, LOG_NAME):
         (folder / name).unlink(missing_ok=True)

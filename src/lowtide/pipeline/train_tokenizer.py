@@ -9,8 +9,8 @@ that is a checkpoint too: learning merges takes seconds, and is done again after
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
-from contextlib import closing
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +24,7 @@ from lowtide.pipeline import folder as out_folder
 from lowtide.pipeline.count_run import CountRun
 from lowtide.pipeline.folder import TOKENIZER
 from lowtide.pipeline.job_inputs import describe_inputs, refuse_written_inputs
+from lowtide.pipeline.keep_journal import keep_journal
 from lowtide.pipeline.learn_run import Learning, learn
 from lowtide.pipeline.measure_tokenizer import (
     Comparison,
@@ -124,16 +125,36 @@ def train_tokenizer(
         if (folder / TOKENIZER.manifest_name).exists():
             return _find_done(folder, job)
         run = _begin(folder, prepared, job, listen)
-        watch = Watch(
-            run,
-            prepared,
-            listen=listen,
-            should_stop=should_stop,
-            started=started,
-            checkpoint_seconds=checkpoint_seconds,
+        journal = keep_journal(
+            folder,
+            "train-tokenizer",
+            listen,
+            settings=prepared.settings.as_record(),
+            budget_bytes=prepared.budget.total_bytes,
         )
-        with closing(run):
-            return _train(run, prepared, job, watch, started)
+        with closing(run), _abandoned_if_empty(run), journal as listen:
+            watch = Watch(
+                run,
+                prepared,
+                listen=listen,
+                should_stop=should_stop,
+                started=started,
+                checkpoint_seconds=checkpoint_seconds,
+            )
+            result = _train(run, prepared, job, watch, started)
+        out_folder.finish_folder(folder)
+        return result
+
+
+@contextmanager
+def _abandoned_if_empty(run: CountRun) -> Iterator[None]:
+    """An error before the first word leaves no folder behind."""
+    try:
+        yield
+    except LowtideError:
+        if run.is_empty:
+            out_folder.abandon_folder(run.folder)
+        raise
 
 
 def _find_done(folder: Path, job: TrainJob) -> TrainResult:
@@ -157,12 +178,7 @@ def _train(
 ) -> TrainResult:
     """Count, learn, write, measure; the manifest last."""
     folder = run.folder
-    try:
-        progress = _count_all(run, prepared, watch)
-    except LowtideError:
-        if run.is_empty:
-            out_folder.abandon_folder(folder)
-        raise
+    progress = _count_all(run, prepared, watch)
     refuse_written_inputs(job.inputs)
     learning = _learn(folder, prepared, progress, watch, run)
     comparison, manifest = _finish(folder, prepared, job, learning, watch, run)
@@ -176,7 +192,6 @@ def _train(
         seconds=seconds,
         peak_private_bytes=watch.peak_private_bytes,
     )
-    out_folder.finish_folder(folder)
     return TrainResult(
         folder=folder,
         manifest=manifest,
@@ -224,6 +239,7 @@ def _count_all(run: CountRun, prepared: TrainPrepared, watch: Watch) -> CountPro
                 due = run.take(block)
                 watch.after_block(run, checkpoint_is_due=due)
             run.finish()
+            watch.after_all()
         except StorageError:
             raise  # the disk failed: the last checkpoint stands, another cannot be had
         except LowtideError:

@@ -5,23 +5,29 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from lowtide.errors import InterruptedRun, StoppedError
-from lowtide.events import Advanced, Checkpointed, Event, Learnt, Listener, Note, StopReason
+from lowtide.events import (
+    Advanced,
+    Checkpointed,
+    Event,
+    Learnt,
+    Listener,
+    StopReason,
+)
 from lowtide.memory.allocator import give_back
 from lowtide.memory.budget import Budget
 from lowtide.memory.meter import private_bytes
-from lowtide.memory.pressure import Stage, judge, take_sample
+from lowtide.memory.pressure import Stage
 from lowtide.pipeline.folder import take_stop_file
+from lowtide.pipeline.guard_memory import MemoryGuard
 from lowtide.pipeline.job import Counts
 
 ShouldStop = Callable[[], StopReason | None]
 
 _TELL_SECONDS = 0.2
-_SAMPLE_SECONDS = 1.0
 _CHECKPOINT_SECONDS = 10.0
 
 
@@ -86,8 +92,8 @@ class Watch:
         self._checkpoint_seconds = checkpoint_seconds
         self._resumed_bytes = run.done_bytes
         self._told = -math.inf  # stops asked for before the first block are obeyed after it
-        self._sampled = self._checkpointed = time.monotonic()
-        self._stage = Stage.CALM
+        self._checkpointed = time.monotonic()
+        self._guard = MemoryGuard(prepared.budget, listen, foreign_bytes=prepared.foreign_bytes)
         self.peak_private_bytes = 0
 
     def after_block(self, encoder: Renewable, *, checkpoint_is_due: bool) -> None:
@@ -114,6 +120,11 @@ class Watch:
 
         self._look(how_far, encoder)
 
+    def after_all(self) -> None:
+        """The last that is told of the input: all of it."""
+        used_bytes = private_bytes() - self._prepared.foreign_bytes
+        self._listen(self._how_far(used_bytes, time.monotonic() - self._started))
+
     def _look(self, how_far: Callable[[int, float], Event], encoder: Renewable) -> None:
         used_bytes = private_bytes() - self._prepared.foreign_bytes
         self.peak_private_bytes = max(self.peak_private_bytes, used_bytes)
@@ -122,8 +133,7 @@ class Watch:
             self._told = now
             self._listen(how_far(used_bytes, now - self._started))
             self._obey_stops()
-        if now - self._sampled >= _SAMPLE_SECONDS:
-            self._sampled = now
+        if self._guard.is_due:
             self._judge_memory(encoder)
 
     def _how_far(self, used_bytes: int, seconds: float) -> Advanced:
@@ -149,12 +159,7 @@ class Watch:
 
     def _judge_memory(self, encoder: Renewable) -> None:
         """note → give caches back → seal and stop; the kernel is never left to decide."""
-        sample = take_sample()
-        own_bytes = sample.private_bytes - self._prepared.foreign_bytes
-        stage, why = judge(replace(sample, private_bytes=own_bytes), self._prepared.budget)
-        if stage > self._stage and stage is not Stage.STOP:
-            self._listen(Note(text=why, level="warning"))
-        self._stage = stage
+        stage, why = self._guard.look()
         if stage is Stage.GIVE_BACK:
             encoder.renew()
             give_back()

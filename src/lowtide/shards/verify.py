@@ -15,6 +15,7 @@ import numpy as np
 import xxhash
 
 from lowtide.errors import DataError, StorageError, VerificationError
+from lowtide.journal import LOG_NAME, REPORT_NAME
 from lowtide.shards.documents import MegatronDocuments, StoredDocuments
 from lowtide.shards.layout import (
     MANIFEST_NAME,
@@ -143,7 +144,8 @@ def _collect(problems: Iterator[str]) -> list[str]:
 
 def _folder_problems(path: Path, manifest: DatasetManifest) -> Iterator[str]:
     """Files that are there and should not be. Missing ones are noticed when they are read."""
-    expected = {MANIFEST_NAME, WORK_FOLDER, ".stop", *file_names(manifest)}
+    beside = (MANIFEST_NAME, WORK_FOLDER, ".stop", LOG_NAME, REPORT_NAME)
+    expected = {*beside, *file_names(manifest)}
     for entry in sorted(path.iterdir()):
         if entry.name not in expected:
             yield f"{entry.name} is in the folder but not in the manifest"

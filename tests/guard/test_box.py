@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from lowtide.guard import box as box_room
 from lowtide.memory.cgroups import memory_cgroups
 from lowtide.units import MIB
-from tests import boxes
 from tests.boxes import drop_from_page_cache, how_boxes_work, run_in_box
 
 pytestmark = [
@@ -98,14 +98,14 @@ def test_a_command_that_takes_too_long_is_ended() -> None:
 
 def test_no_box_is_left_behind(walls: str) -> None:
     run_in_box(python("pass"), limit_bytes=100 * MIB, timeout=30)
-    ours = f"lowtide-box-{os.getpid()}-*"
+    ours = f"lowtide-{os.getpid()}-*"
     assert [box for group in memory_cgroups() for box in group.folder.glob(ours)] == []
 
 
 def test_without_a_writable_cgroup_the_box_samples_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(boxes, "memory_cgroups", list)  # a machine that has none
+    monkeypatch.setattr(box_room, "memory_cgroups", list)  # a machine that has none
     code = ALLOCATE_200_MIB + "; import time; time.sleep(0.2)"
     result = run_in_box(python(code), limit_bytes=100 * MIB, timeout=30)
     assert (result.how, result.returncode, result.oom_kills) == ("sampled", 0, 0)
@@ -115,12 +115,12 @@ def test_without_a_writable_cgroup_the_box_samples_and_says_so(
 
 def test_a_v2_box_uses_the_files_that_the_kernel_documents(tmp_path: Path) -> None:
     """On plain files, for machines whose memory lies in v1: names and formats only."""
-    box = boxes._Box(how="cgroup v2", folder=tmp_path)
+    box = box_room.Box(how="cgroup v2", folder=tmp_path)
     (tmp_path / "memory.swap.max").write_text("max\n")
-    boxes._set_limit(box, 64 * MIB)
+    box_room._set_limit(box, 64 * MIB)
     assert (tmp_path / "memory.max").read_text() == str(64 * MIB)
     assert (tmp_path / "memory.swap.max").read_text() == "0"
     (tmp_path / "memory.peak").write_text("4096\n")
     (tmp_path / "memory.events").write_text("low 0\nhigh 0\nmax 9\noom 2\noom_kill 1\n")
-    assert boxes._peak_charged_bytes(box) == 4096
-    assert boxes._oom_kills(box) == 1
+    assert box.peak_charged_bytes() == 4096
+    assert box.oom_kills() == 1

@@ -1,9 +1,11 @@
-"""RUN/log.jsonl: what happened, one JSON object a line, readable while the run goes on.
+"""What happened in a run, one JSON object a line, readable while it goes on.
 
-    {"event": "step", "step": 12, "loss": 9.81, …}
+    {"event": "step", "at": 1784550000.25, "step": 12, "loss": 9.81, …}
 
-Every line is handed to the system as soon as it is written: a killed run loses at most the line it was
-writing. `rewind` takes back what happened after a checkpoint, so that a resumed run tells its steps once.
+RUN/log.jsonl of `tokenize`, `train-tokenizer` and `train`, and the timelines of `watch`. Every line is handed
+to the system as soon as it is written: a killed run loses at most the line it was writing, and one without
+`end` after its last `start` was killed, or still runs. `rewind` takes back what happened after a checkpoint, so
+that a resumed run tells its steps once.
 """
 
 from __future__ import annotations
@@ -11,21 +13,64 @@ from __future__ import annotations
 import json
 import math
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from dataclasses import asdict
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Literal, Self
+from typing import BinaryIO, Literal, Self, TypeAlias
 
 from lowtide.errors import DataError
+from lowtide.events import (
+    Advanced,
+    Checkpointed,
+    Evaluated,
+    Event,
+    Learnt,
+    MemoryRead,
+    Note,
+    Sampled,
+    Saved,
+    Stepped,
+)
 from lowtide.storage.publish import publish, storage_errors, sync_file
 
-LogEvent = Literal["start", "step", "evaluation", "sample", "note", "checkpoint"]
+RecordName: TypeAlias = Literal[
+    "start",
+    "advanced",
+    "learnt",
+    "step",
+    "evaluation",
+    "sample",
+    "note",
+    "checkpoint",
+    "memory",
+    "reading",
+    "alert",
+    "forecast",
+    "end",
+]
+Kind: TypeAlias = Literal["tokenize", "train-tokenizer", "train", "watch"]
+Outcome: TypeAlias = Literal["done", "stopped", "interrupted", "failed", "ended"]
 LOG_NAME = "log.jsonl"
+REPORT_NAME = "report.html"
+"""What `report` makes of the log, beside it."""
+RECORD_NAMES: Mapping[type, RecordName] = {
+    Advanced: "advanced",
+    Checkpointed: "checkpoint",
+    Learnt: "learnt",
+    Stepped: "step",
+    Evaluated: "evaluation",
+    Sampled: "sample",
+    Saved: "checkpoint",
+    Note: "note",
+    MemoryRead: "memory",
+}
 _PART_BYTES = 1 << 20
 
 
-class RunLog:
+class Journal:
     """Appends records to a log. Holds one line."""
 
     def __init__(self, path: Path) -> None:
@@ -33,13 +78,18 @@ class RunLog:
         with storage_errors(path):
             self._file: BinaryIO = path.open("ab", buffering=0)
 
-    def write(self, event: LogEvent, **fields: object) -> None:
-        """One more line. Numbers that are not finite become `"nan"`, `"inf"` or `"-inf"`."""
-        line = json.dumps(_plain({"event": event, **fields}), allow_nan=False) + "\n"
+    def write(self, event: RecordName, **fields: object) -> None:
+        """One more line, with the time. Numbers that are not finite become `"nan"`, `"inf"` or `"-inf"`."""
+        record = {"event": event, "at": round(time.time(), 3), **fields}
+        line = json.dumps(_plain(record), allow_nan=False) + "\n"
         rest = memoryview(line.encode("ascii"))
         with storage_errors(self._path):
             while rest:  # a nearly full disk may take only a part
                 rest = rest[self._file.write(rest) :]
+
+    def write_event(self, event: Event, **fields: object) -> None:
+        """What a stage said, as a record; `fields` stand in front."""
+        self.write(RECORD_NAMES[type(event)], **{**fields, **asdict(event)})
 
     def close(self) -> None:
         """The last line is on the disk afterwards. May be called twice."""
@@ -63,7 +113,7 @@ class RunLog:
         self.close()
 
 
-def read_log(path: Path) -> Iterator[dict[str, object]]:
+def read_journal(path: Path) -> Iterator[dict[str, object]]:
     """The records of a log in order. A last line that was cut short is left out. Holds one line."""
     with storage_errors(path, doing="read"), path.open("rb") as file:
         for number, line in enumerate(file, start=1):

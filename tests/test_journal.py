@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 import tracemalloc
 from pathlib import Path
 
@@ -17,11 +18,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import DataError, StorageError
-from lowtide.training.run_log import RunLog, read_log, rewind
+from lowtide.journal import Journal, read_journal, rewind
 
 
 def _write_steps(path: Path, first: int, last: int, *, seconds: float) -> None:
-    with RunLog(path) as log:
+    with Journal(path) as log:
         log.write("start", step=first - 1)
         for step in range(first, last + 1):
             log.write("step", step=step, loss=10.0 / step, seconds=seconds)
@@ -30,24 +31,28 @@ def _write_steps(path: Path, first: int, last: int, *, seconds: float) -> None:
 
 
 def _steps_told(path: Path) -> list[dict[str, object]]:
-    told = [record for record in read_log(path) if record["event"] != "start"]
-    return [{key: value for key, value in one.items() if key != "seconds"} for one in told]
+    told = [record for record in read_journal(path) if record["event"] != "start"]
+    return [
+        {key: value for key, value in one.items() if key not in ("at", "seconds")} for one in told
+    ]
 
 
 def test_a_line_can_be_read_as_soon_as_it_is_written(tmp_path: Path) -> None:
-    log = RunLog(tmp_path / "log.jsonl")
+    log = Journal(tmp_path / "log.jsonl")
     log.write("step", step=1, loss=2.5, text="中\n\x00", path=tmp_path, many=(1, 2))
-    assert list(read_log(tmp_path / "log.jsonl")) == [
-        {"event": "step", "step": 1, "loss": 2.5, "text": "中\n\x00"}
-        | {"path": str(tmp_path), "many": [1, 2]}
-    ]
+    (record,) = read_journal(tmp_path / "log.jsonl")
+    assert time.time() - 60 < float(str(record.pop("at"))) <= time.time()
+    assert record == {"event": "step", "step": 1, "loss": 2.5, "text": "中\n\x00"} | {
+        "path": str(tmp_path),
+        "many": [1, 2],
+    }
     log.close()
     log.close()
 
 
 def test_numbers_that_are_not_finite_leave_valid_json(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    with RunLog(path) as log:
+    with Journal(path) as log:
         log.write("step", step=1, loss=math.nan, more={"norms": [math.inf, -math.inf, 1.0]})
 
     def refuse(name: str) -> None:
@@ -79,24 +84,24 @@ def test_after_a_kill_and_a_resume_the_steps_are_those_of_a_run_without(
 def test_a_last_line_that_was_cut_short_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
     _write_steps(path, 1, 3, seconds=1.0)
-    records = list(read_log(path))
+    records = list(read_journal(path))
     data = path.read_bytes()
     last_line = data.rindex(b"\n", 0, -1) + 1
     for end in range(last_line, len(data)):
         path.write_bytes(data[:end])
-        assert list(read_log(path)) == records[:-1]
+        assert list(read_journal(path)) == records[:-1]
 
 
 def test_a_note_without_a_step_goes_with_the_step_before_it(tmp_path: Path) -> None:
     path = tmp_path / "log.jsonl"
-    with RunLog(path) as log:
+    with Journal(path) as log:
         log.write("note", text="first")
         log.write("step", step=1)
         log.write("note", text="of one")
         log.write("step", step=2)
         log.write("note", text="of two")
     assert rewind(path, 1) == 2
-    assert [record.get("text") for record in read_log(path)] == ["first", None, "of one"]
+    assert [record.get("text") for record in read_journal(path)] == ["first", None, "of one"]
 
 
 def test_where_nothing_is_taken_back_the_file_is_not_touched(tmp_path: Path) -> None:
@@ -119,7 +124,7 @@ def test_a_log_that_cannot_be_replaced_stays_as_it_was(
     def full(_: int) -> None:
         raise OSError(errno.ENOSPC, "full")
 
-    monkeypatch.setattr("lowtide.training.run_log.sync_file", full)
+    monkeypatch.setattr("lowtide.journal.sync_file", full)
     with pytest.raises(StorageError):
         rewind(path, 2)
     assert path.read_bytes() == before
@@ -130,17 +135,17 @@ def test_a_damaged_line_is_named_and_without_it_the_log_reads(tmp_path: Path) ->
     path = tmp_path / "log.jsonl"
     path.write_bytes(b'{"event": "start"}\nnonsense\n{"event": "note"}\n')
     with pytest.raises(DataError, match="line 2") as caught:
-        list(read_log(path))
+        list(read_journal(path))
     assert "remove that line" in caught.value.remedy
     path.write_bytes(path.read_bytes().replace(b"nonsense\n", b""))
-    assert len(list(read_log(path))) == 2
+    assert len(list(read_journal(path))) == 2
 
 
 _WRITE_FOR_EVER = """
 import itertools, sys
 from pathlib import Path
-from lowtide.training.run_log import RunLog
-log = RunLog(Path(sys.argv[1]))
+from lowtide.journal import Journal
+log = Journal(Path(sys.argv[1]))
 for step in itertools.count(1):
     log.write("step", step=step, loss=1 / step)
     if step == 50:
@@ -155,7 +160,7 @@ def test_a_kill_loses_no_line_that_was_written(tmp_path: Path) -> None:
         assert process.stdout is not None
         process.stdout.readline()
         os.kill(process.pid, signal.SIGKILL)
-    steps = [record["step"] for record in read_log(path)]
+    steps = [record["step"] for record in read_journal(path)]
     assert len(steps) >= 50
     assert steps == list(range(1, len(steps) + 1))
 
@@ -167,7 +172,7 @@ def test_reading_and_rewinding_hold_one_line(tmp_path: Path) -> None:
             file.write(json.dumps({"event": "step", "step": step, "text": "x" * 200}) + "\n")
     tracemalloc.start()
     assert rewind(path, 20_000) == 10_000
-    assert sum(1 for _ in read_log(path)) == 20_000
+    assert sum(1 for _ in read_journal(path)) == 20_000
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 2_000_000, peak

@@ -1,0 +1,118 @@
+"""`lowtide compare`: the usual ways and ours on a sample of the user's own text, each in a box."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from lowtide.cli.choices import debug_option
+from lowtide.pipeline.stop_signals import listen_for_stops
+
+
+@click.command("compare", epilog="Nothing is left behind, not even when it is interrupted.")
+@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.option("--sample", default="200MB", show_default=True, metavar="SIZE", help="Text to take.")
+@click.option(
+    "--limit", default="1GiB", show_default=True, metavar="SIZE", help="Memory of each way's box."
+)
+@click.option(
+    "--ways",
+    metavar="WAY,...",
+    help="Some of list, map, pool, nanogpt, lowtide, tokenizers, lowtide-train.  [default: all]",
+)
+@click.option(
+    "--tokenizer",
+    default="gpt2",
+    show_default=True,
+    help="gpt2, cl100k_base, o200k_base, a tokenizer.json, a folder with one, or a .tiktoken file.",
+)
+@click.option(
+    "--column", default="text", show_default=True, help="Field or column that holds the text."
+)
+@click.option(
+    "--separator",
+    default="file",
+    show_default=True,
+    help="What separates documents in text files, as `tokenize` takes it.",
+)
+@click.option("--out", metavar="FILE", help="Write a picture there: FILE.html or FILE.svg.")
+@click.option(
+    "--timeout",
+    type=float,
+    default=1800.0,
+    show_default=True,
+    metavar="SECONDS",
+    help="End a way after this time.",
+)
+@click.option("--work", metavar="DIR", help="Where the sample lies meanwhile.  [default: system's]")
+@click.option("--keep", is_flag=True, help="Keep the sample and all that the ways wrote.")
+@click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
+@debug_option
+def compare_command(
+    inputs: tuple[str, ...],
+    sample: str,
+    limit: str,
+    ways: str | None,
+    tokenizer: str,
+    column: str,
+    separator: str,
+    out: str | None,
+    timeout: float,
+    work: str | None,
+    keep: bool,
+    as_json: bool,
+) -> None:
+    """Run the usual ways and lowtide's on your own text, each in a box.
+
+    INPUT is what `tokenize` takes. A sample of it goes through every way alone, in a memory cgroup of its
+    own: what does not fit dies there, and nothing else does. Shows memory, time, outcome, and how each
+    grows with the text.
+    """
+    from lowtide.memory.limits import machine_limit
+    from lowtide.report.comparison import show_comparison, show_ways
+    from lowtide.report.memory_picture import MemoryCurve, check_picture_name, write_picture
+    from lowtide.units import parse_bytes
+
+    if out is not None:
+        check_picture_name(Path(out))
+    with show_ways() as tell, listen_for_stops() as should_stop:
+        from lowtide.pipeline.compare import CompareSettings, compare
+        from lowtide.pipeline.comparing import words
+
+        found = compare(
+            inputs,
+            CompareSettings(
+                sample_bytes=parse_bytes(sample),
+                limit_bytes=parse_bytes(limit),
+                ways=tuple(ways.split(",")) if ways is not None else None,
+                tokenizer=tokenizer,
+                column=column,
+                separator=separator,
+                timeout_seconds=timeout,
+                work=Path(work) if work else None,
+                keep=keep,
+            ),
+            machine=machine_limit(slurm=os.environ),
+            environment=os.environ,
+            should_stop=should_stop,
+            tell=tell,
+        )
+    rows, remarks = words.introduce(found), words.remarks(found)
+    tables = [(one.title, one.header, one.rows) for one in words.tables(found)]
+    show_comparison(rows, tables, remarks, words.record(found), as_json=as_json)
+    if out is not None:
+        curves = [
+            MemoryCurve(
+                panel=one.way.job,
+                name=one.way.name,
+                points=one.whole.points,
+                died=one.whole.ending == "died",
+                note=words.short_note(one),
+                ours=one.way.ours,
+            )
+            for one in found.results
+        ]
+        write_picture(Path(out), curves, found.limit_bytes, rows, tables, remarks)
+        click.echo(f"picture: {out}", err=True)

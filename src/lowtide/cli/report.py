@@ -1,0 +1,27 @@
+"""`lowtide report`: a run in pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from lowtide.cli.choices import debug_option
+
+
+@click.command("report")
+@click.argument("run", metavar="RUN")
+@click.option("--out", metavar="FILE", help="Write the page there.  [default: RUN/report.html]")
+@click.option("--json", "as_json", is_flag=True, help="Print what the page says as JSON.")
+@debug_option
+def report_command(run: str, out: str | None, as_json: bool) -> None:
+    """Make a page of a run: memory, throughput, loss, events.
+
+    RUN is a folder of `lowtide tokenize`, `train-tokenizer` or `train`, finished, dead or still going, or a
+    timeline of `lowtide watch`. The page is one HTML file that needs no network and nothing beside it.
+    """
+    from lowtide.report.page.show_page import show_page
+    from lowtide.report.page.write_page import write_page
+
+    page = write_page(Path(run), None if out is None else Path(out))
+    show_page(page, as_json=as_json)

@@ -1,0 +1,104 @@
+"""`lowtide watch`: any job, noted, asked and ended before the kernel does it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import click
+
+from lowtide.cli.choices import debug_option
+
+
+@click.command(
+    "watch",
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog="Its exit code is the command's own; 128 and the signal's number where one ended it.",
+)
+@click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]")
+@click.option("--pid", type=click.IntRange(min=1), help="Watch a process that runs already.")
+@click.option("--limit", metavar="SIZE", help="Private memory it may use, or a share such as 80%.")
+@click.option("--floor", metavar="SIZE", help="Memory the machine must keep free.")
+@click.option(
+    "--until",
+    "most",
+    type=click.Choice(["note", "ask", "end"]),
+    default="ask",
+    show_default=True,
+    help="How far to go: tell, ask it to stop, or end it.",
+)
+@click.option(
+    "--grace",
+    type=click.FloatRange(min=0),
+    default=60.0,
+    show_default=True,
+    help="Seconds between asking and ending.",
+)
+@click.option("--stop-file", metavar="FILE", help="Ask by this file first, then by SIGTERM.")
+@click.option(
+    "--on-alert", metavar="SHELL", help="Run this for every alert; $LOWTIDE_REASON tells why."
+)
+@click.option(
+    "--every",
+    type=click.FloatRange(min=0.05),
+    default=1.0,
+    show_default=True,
+    help="Seconds between readings.",
+)
+@click.option(
+    "--timeline", metavar="FILE", help="Where readings go.  [default: a new file in ~/.local/state]"
+)
+@click.option("--alerts", metavar="FILE", help="Where alerts go, one line each.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--quiet", is_flag=True, help="No notes and no screen; alerts go to their file.")
+@debug_option
+def watch_command_line(
+    command: tuple[str, ...],
+    pid: int | None,
+    limit: str | None,
+    floor: str | None,
+    most: str,
+    grace: float,
+    stop_file: str | None,
+    on_alert: str | None,
+    every: float,
+    timeline: str | None,
+    alerts: str | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    """Watch any job, and act before the kernel kills.
+
+    \b
+    lowtide watch --limit 40GB -- python train.py
+    lowtide watch --pid 4711
+    """
+    from pathlib import Path
+
+    from lowtide.pipeline.watch import watch_command, watch_process
+    from lowtide.pipeline.watch_settings import choose_settings, one_of
+    from lowtide.report.watch_view import show_watch, show_watched
+
+    one_of(command, pid)
+    settings = choose_settings(
+        limit=limit,
+        floor=floor,
+        most=most,
+        timeline=timeline,
+        alerts=alerts,
+        environment=os.environ,
+        pid=os.getpid(),
+        grace_seconds=grace,
+        interval_seconds=every,
+        stop_file=Path(stop_file) if stop_file else None,
+        on_alert=on_alert,
+    )
+    limit_bytes = settings.lines.limit_bytes or 0
+    screen = pid is not None or not sys.stdout.isatty()
+    with show_watch(quiet=quiet, limit_bytes=limit_bytes, screen=screen) as listen:
+        if pid is not None:
+            result = watch_process(pid, settings, listen, environment=os.environ)
+        else:
+            result = watch_command(command, settings, listen, environment=os.environ)
+    show_watched(result, limit_bytes, as_json=as_json, quiet=quiet)
+    sys.exit(result.end.exit_code or 0)

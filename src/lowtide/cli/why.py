@@ -1,0 +1,57 @@
+"""`lowtide why`: the reason of a death."""
+
+from __future__ import annotations
+
+import os
+
+import click
+
+from lowtide.cli.choices import debug_option
+
+
+@click.command("why")
+@click.argument("target", required=False, metavar="[RUN|TIMELINE|LOG]")
+@click.option("--pid", type=click.IntRange(min=1), help="Ask about a process, alive or dead.")
+@click.option("--last", is_flag=True, help="The newest timeline.  [default where nothing is named]")
+@click.option("--log", metavar="FILE", help="What the program printed, beside the rest.")
+@click.option("--exit-code", type=int, metavar="N", help="What the shell said, such as 137.")
+@click.option("--kernel-log", metavar="FILE", help="A saved `dmesg`, instead of this machine's.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@debug_option
+def why_command(
+    target: str | None,
+    pid: int | None,
+    last: bool,
+    log: str | None,
+    exit_code: int | None,
+    kernel_log: str | None,
+    as_json: bool,
+) -> None:
+    """Say why a job died, how sure that is, and what to change.
+
+    \b
+    lowtide why RUN                    a run of lowtide
+    lowtide why --last                 what `lowtide watch` saw last
+    lowtide why train.log              the log of any program
+    lowtide why --pid 4711 --exit-code 137
+    """
+    from pathlib import Path
+
+    from lowtide.guard.why.gather import newest_timeline
+    from lowtide.pipeline.watch_settings import state_folder
+    from lowtide.pipeline.why import Question, explain
+    from lowtide.report.verdicts import show_verdict
+
+    if last and target:
+        raise click.UsageError("`--last` and a path exclude each other")
+    folder = state_folder(os.environ) / "watch"
+    path = newest_timeline(folder) if last else Path(target) if target else None
+    question = Question(
+        timelines=folder,
+        target=path,
+        pid=pid,
+        log=Path(log) if log else None,
+        exit_code=exit_code,
+        kernel_log=Path(kernel_log) if kernel_log else None,
+    )
+    show_verdict(explain(question), as_json=as_json)

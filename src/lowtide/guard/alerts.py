@@ -1,0 +1,77 @@
+"""How alerts leave the house: lines in a file that can be followed, and a command of the user's."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from pathlib import Path
+
+from lowtide.guard.stages import Alert
+from lowtide.storage.publish import storage_errors
+from lowtide.units import format_bytes
+
+_PATIENCE_SECONDS = 5.0
+
+
+def stage_name(alert: Alert) -> str:
+    """`note`, `ask` or `end`."""
+    return alert.stage.name.lower()
+
+
+def alert_line(alert: Alert, job: str) -> str:
+    """`2026-11-16 07:01:02 ask  python train.py: the job uses …; heaviest: python 1234 3.1 GiB`."""
+    now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+    heaviest = ", ".join(
+        f"{one.name} {one.pid} {format_bytes(one.private_bytes)}" for one in alert.top
+    )
+    line = f"{now} {stage_name(alert):<4}  {job}: {alert.reason}; heaviest: {heaviest}"
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
+def append_alert(path: Path, line: str) -> None:
+    """One more line, for `tail -f`."""
+    with storage_errors(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
+            file.write(line + "\n")
+
+
+class Hooks:
+    """The user's command, run for each alert; it never holds up the watch."""
+
+    def __init__(self, command: str | None, environment: Mapping[str, str]) -> None:
+        self._command = command
+        self._environment = environment
+        self._running: list[subprocess.Popen[bytes]] = []
+
+    def run(self, alert: Alert, *, pid: int, used_bytes: int, timeline: Path) -> None:
+        """What happened is told in the environment, so that nothing of it is read as a command."""
+        self._running = [one for one in self._running if one.poll() is None]
+        if self._command is None:
+            return
+        told = {
+            "LOWTIDE_STAGE": stage_name(alert),
+            "LOWTIDE_REASON": alert.reason,
+            "LOWTIDE_PID": str(pid),
+            "LOWTIDE_USED_BYTES": str(used_bytes),
+            "LOWTIDE_TIMELINE": str(timeline),
+        }
+        self._running.append(
+            subprocess.Popen(
+                ["/bin/sh", "-c", self._command],
+                env={**self._environment, **told},
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+        )
+
+    def finish(self) -> None:
+        """Give those that still run a moment; they may outlive the watch."""
+        deadline = time.monotonic() + _PATIENCE_SECONDS
+        for one in self._running:
+            try:
+                one.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                one.returncode = 0  # it goes on without us, and nobody waits for it

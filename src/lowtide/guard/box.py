@@ -1,0 +1,170 @@
+"""A memory cgroup for one command: what does not fit in it dies there, and nothing else does.
+
+    with open_box(256 * MIB) as box:
+        command = box.command_inside(["python", "job.py"]) if box else ["python", "job.py"]
+
+The box is a child of this process's own cgroup (v1) or a sibling of it (v2, where a group with processes may
+have no children), so that every limit that holds here holds inside too.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from lowtide.errors import LowtideError
+from lowtide.memory.cgroups import MemoryCgroup, memory_cgroups
+from lowtide.memory.proc_files import read_text
+
+How: TypeAlias = Literal["cgroup v1", "cgroup v2"]
+
+_ENTER = 'echo $$ > "$0" && exec "$@"'
+_TRIES, _WAIT_SECONDS = 100, 0.02
+_UNLIMITED_BYTES = 1 << 60  # v1 writes "no limit" as a number just under 2**63
+_numbers = itertools.count()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Box:
+    """A cgroup that somebody may enter."""
+
+    how: How
+    folder: Path
+    home: Path | None = None
+    """The group of whoever made the box."""
+
+    def command_inside(self, command: Sequence[str]) -> list[str]:
+        """A shell that enters the group and becomes the command: all it takes is charged inside."""
+        return ["/bin/sh", "-c", _ENTER, str(self.folder / "cgroup.procs"), *command]
+
+    def members(self) -> list[int]:
+        """Who is inside now."""
+        return [int(pid) for pid in (read_text(self.folder / "cgroup.procs") or "").split()]
+
+    def limit_bytes(self) -> int | None:
+        """What the kernel enforces; None where nothing is set."""
+        limit = _number(self.folder / self._file("memory.limit_in_bytes", "memory.max"))
+        return None if limit is None or limit >= _UNLIMITED_BYTES else limit
+
+    def let_go(self) -> None:
+        """Who is inside moves to where the box was made from, and lives on when the box is removed."""
+        place = (self.home or self.folder.parent) / "cgroup.procs"
+        for pid in self.members():
+            with suppress(OSError):  # it has ended meanwhile
+                place.write_text(str(pid))
+
+    def charged_bytes(self) -> int | None:
+        """What is charged now, page cache included."""
+        return _number(self.folder / self._file("memory.usage_in_bytes", "memory.current"))
+
+    def peak_charged_bytes(self) -> int | None:
+        """The most that was ever charged; None where the kernel does not keep it."""
+        return _number(self.folder / self._file("memory.max_usage_in_bytes", "memory.peak"))
+
+    def oom_kills(self) -> int:
+        """How many processes the kernel has killed for this limit."""
+        text = read_text(self.folder / self._file("memory.oom_control", "memory.events")) or ""
+        counts = dict(line.split(" ", 1) for line in text.splitlines())
+        return int(counts.get("oom_kill", 0))
+
+    def _file(self, v1: str, v2: str) -> str:
+        return v1 if self.how == "cgroup v1" else v2
+
+
+@contextmanager
+def open_box(limit_bytes: int | None) -> Iterator[Box | None]:
+    """A box with this limit, or without one; None where none can be made. Who is inside then is killed."""
+    box = _make_box(limit_bytes)
+    try:
+        yield box
+    finally:
+        if box is not None:
+            _remove(box)
+
+
+def _make_box(limit_bytes: int | None) -> Box | None:
+    homes = {group.version: group.folder for group in reversed(memory_cgroups())}
+    for parent in _parents():
+        _sweep(parent.folder)
+        name = f"lowtide-{os.getpid()}-{next(_numbers)}"
+        how: How = "cgroup v1" if parent.version == "v1" else "cgroup v2"
+        box = Box(how=how, folder=parent.folder / name, home=homes[parent.version])
+        try:
+            box.folder.mkdir()
+        except OSError:
+            continue
+        try:
+            if limit_bytes is not None:
+                _set_limit(box, limit_bytes)
+            _try_to_enter(box)
+        except (OSError, subprocess.CalledProcessError):
+            _remove(box)
+            continue
+        return box
+    return None
+
+
+def _sweep(folder: Path) -> None:
+    """Remove empty boxes whose maker was killed."""
+    for path in folder.glob("lowtide-*-*"):
+        maker = path.name.split("-")[1]
+        if maker.isdigit() and not Path(f"/proc/{maker}").exists():
+            with suppress(OSError):  # somebody lives in it
+                path.rmdir()
+
+
+def _parents() -> Iterator[MemoryCgroup]:
+    """Groups that may hold a box, the nearest first."""
+    for group in memory_cgroups():
+        shared = read_text(group.folder / "cgroup.subtree_control") or ""
+        if group.version == "v1" or "memory" in shared.split():
+            yield group
+
+
+def _set_limit(box: Box, limit_bytes: int) -> None:
+    if box.how == "cgroup v1":
+        (box.folder / "memory.limit_in_bytes").write_text(str(limit_bytes))
+        swap, swap_limit = box.folder / "memory.memsw.limit_in_bytes", str(limit_bytes)
+    else:
+        (box.folder / "memory.max").write_text(str(limit_bytes))
+        swap, swap_limit = box.folder / "memory.swap.max", "0"
+    if swap.exists():  # else the overflow would hide there
+        swap.write_text(swap_limit)
+
+
+def _try_to_enter(box: Box) -> None:
+    """A group may be made and still be closed: v2 asks for rights on the common ancestor."""
+    subprocess.run(box.command_inside(["true"]), check=True, capture_output=True)
+
+
+def _remove(box: Box) -> None:
+    """Only what was started in the box is in it. The last charge may take a moment to go."""
+    for _ in range(_TRIES):
+        for pid in box.members():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        try:
+            box.folder.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            time.sleep(_WAIT_SECONDS)
+        else:
+            return
+    raise LowtideError(
+        f"the cgroup {box.folder} could not be removed",
+        remedy=f"end what is in {box.folder}/cgroup.procs, then remove the folder with rmdir",
+    )
+
+
+def _number(path: Path) -> int | None:
+    text = (read_text(path) or "").strip()
+    return int(text) if text.isdigit() else None

@@ -1,0 +1,150 @@
+"""When a limit will be reached, if a leak goes on as it does: an eight-day leak is seen on the first day.
+
+A line is laid under the readings: through the lowest of each stretch of time, so that what a garbage collector
+gives back is no growth, by the median of all slopes between two of them, so that noise and a few steps do not
+move it. One step that stands out from all others, such as a model being loaded, is taken out first. What
+readings rise above the line is added when it is asked where they meet the limit.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from dataclasses import dataclass
+
+from lowtide.guard.history import Cell, History
+from lowtide.units import MIB, format_bytes, format_seconds
+
+_LEAST_SECONDS = 20.0
+_LEAST_CELLS = 24
+_STRETCHES = (32, 16, 8)
+"""Into how many parts the time is cut. Teeth that are longer than a part are found with fewer."""
+_LEAST_GROWTH_BYTES = 16 * MIB
+_RISING_SHARE = 0.8
+"""Of all pairs of lows, the later is the higher."""
+_STANDS_OUT = 4.0
+"""Times the next largest: a step that happened once."""
+_SAME_SLOPE = 0.25
+_STILL_GROWING = 0.5
+"""Of the whole slope, in the later half: what has come to rest is no leak."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Predicted: where the growth so far leads."""
+
+    seconds: float
+    """From now."""
+    reaches_bytes: int
+    bytes_per_second: float
+
+    @property
+    def in_words(self) -> str:
+        """`at this rate 57.0 GiB is reached in 31h`."""
+        return (
+            f"at this rate ({format_bytes(round(self.bytes_per_second * 3600))} an hour) "
+            f"{format_bytes(self.reaches_bytes)} is reached in {format_seconds(self.seconds)}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Line:
+    slope: float
+    height: float
+    """At time zero."""
+    noise: float
+    """Typical distance of the lows from the line."""
+    rising: float
+    lows: int
+
+    def at(self, seconds: float) -> float:
+        return self.height + self.slope * seconds
+
+
+def forecast(history: History, limit_bytes: int) -> Forecast | None:
+    """None while nothing grows beyond doubt, or the limit is passed already."""
+    cells = history.cells
+    if history.seconds < _LEAST_SECONDS or len(cells) < _LEAST_CELLS:
+        return None
+    line = _lay_line(cells)
+    if line is None or line.slope * history.seconds < _LEAST_GROWTH_BYTES:
+        return None
+    now = cells[-1].at
+    above = _usual_rise(cells, line)
+    left_bytes = limit_bytes - line.at(now) - above
+    if left_bytes <= 0:
+        return None
+    return Forecast(
+        seconds=left_bytes / line.slope, reaches_bytes=limit_bytes, bytes_per_second=line.slope
+    )
+
+
+def _lay_line(cells: list[Cell]) -> _Line | None:
+    """The line of the finest cut that is beyond doubt; one that no other cut confirms is none."""
+    lines = [_fit(_lows(cells, parts)) for parts in _STRETCHES]
+    sure = [line for line in lines if _is_growth(line)]
+    if len(sure) < 2:
+        return None
+    slopes = [line.slope for line in sure]
+    best = min(sure, key=lambda line: line.noise / line.slope)
+    agreeing = [one for one in slopes if abs(one - best.slope) <= _SAME_SLOPE * best.slope]
+    lately = _fit(_lows(cells[len(cells) // 2 :], _STRETCHES[1]))
+    goes_on = lately.slope >= _STILL_GROWING * best.slope
+    return best if len(agreeing) >= 2 and goes_on else None
+
+
+def _lows(cells: list[Cell], parts: int) -> list[tuple[float, float]]:
+    """The lowest of each part, where it lies; the first part, in which things are set up, is left out."""
+    first, last = cells[0].at, cells[-1].at
+    width = (last - first) / parts
+    lowest: dict[int, Cell] = {}
+    for cell in cells:
+        part = min(parts - 1, int((cell.at - first) / width))
+        if part not in lowest or cell.low < lowest[part].low:
+            lowest[part] = cell
+    return _without_one_step(
+        [(cell.at, float(cell.low)) for part, cell in sorted(lowest.items()) if part > 0]
+    )
+
+
+def _without_one_step(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Take out the largest change, if it stands out from all others: what follows it is moved back."""
+    changes = [after[1] - before[1] for before, after in itertools.pairwise(points)]
+    if len(changes) < 3:
+        return points
+    usual = statistics.median(changes)
+    order = sorted(range(len(changes)), key=lambda one: -abs(changes[one] - usual))
+    largest, next_largest = (abs(changes[one] - usual) for one in order[:2])
+    if largest < _STANDS_OUT * max(next_largest, abs(usual)):
+        return points
+    step = changes[order[0]] - usual
+    return [
+        (at, low if number <= order[0] else low - step) for number, (at, low) in enumerate(points)
+    ]
+
+
+def _fit(points: list[tuple[float, float]]) -> _Line:
+    """Theil and Sen's line: the median of the slopes between all pairs."""
+    slopes = [
+        (later[1] - earlier[1]) / (later[0] - earlier[0])
+        for number, earlier in enumerate(points)
+        for later in points[number + 1 :]
+        if later[0] > earlier[0]
+    ]
+    if not slopes:
+        return _Line(0.0, 0.0, 0.0, 0.0, 0)
+    slope = statistics.median(slopes)
+    height = statistics.median(low - slope * at for at, low in points)
+    noise = statistics.median(abs(low - height - slope * at) for at, low in points)
+    rising = sum(1 for one in slopes if one > 0) / len(slopes)
+    return _Line(slope, height, noise, rising, len(points))
+
+
+def _is_growth(line: _Line) -> bool:
+    return line.lows >= 5 and line.slope > 0 and line.rising >= _RISING_SHARE
+
+
+def _usual_rise(cells: list[Cell], line: _Line) -> float:
+    """How far readings reach above the line: nearly all of the later half, whose steps are behind it."""
+    rises = sorted(cell.high - line.at(cell.at) for cell in cells[len(cells) // 2 :])
+    return max(0.0, rises[int(0.95 * (len(rises) - 1))])

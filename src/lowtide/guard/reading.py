@@ -1,0 +1,186 @@
+"""One look at a process tree and at its machine, cheap enough for once a second.
+
+Exact figures (PSS) cost the kernel a walk through page tables: a second for some 100 GB, during which the job's
+own allocations may wait. So every look reads the counters in `status`, which are always at hand. Now and then,
+as often as it costs less than a two-hundredth of the time, an exact look tells how much was counted twice.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from lowtide.guard.box import Box
+from lowtide.guard.gpus import GpuReading
+from lowtide.memory.cgroups import MemoryCgroup, cgroup_limits, memory_cgroups
+from lowtide.memory.meter import measure_tree, tree_of
+from lowtide.memory.other_systems import available_ram_bytes
+from lowtide.memory.pressure import stalled_percent
+from lowtide.memory.proc_files import available_bytes, kib_fields, read_text
+
+_EXACT_SHARE = 1 / 200
+"""Of the time, for exact looks."""
+_TOP_COUNT = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessUse:
+    """What one process holds; memory that several share is counted for each."""
+
+    pid: int
+    name: str
+    private_bytes: int
+    """Anonymous and shared-memory pages."""
+    shared_bytes: int
+    """Of these, shared memory."""
+    mapped_bytes: int
+    """Page cache that it has mapped."""
+    swapped_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """The tree, and how the machine fares."""
+
+    at: float
+    """Seconds of a clock that never jumps."""
+    private_bytes: int
+    """Of the whole tree; what processes share is counted once, as far as the last exact look told."""
+    shared_bytes: int
+    mapped_bytes: int
+    swapped_bytes: int
+    process_count: int
+    available_bytes: int
+    swapped_in_bytes: float
+    """A second, by the whole machine, since the last reading."""
+    stalled_percent: float | None
+    """Of the last ten seconds, all work of the machine stood still for memory; None where it is not told."""
+    cgroup_bytes: int | None
+    cgroup_limit_bytes: int | None
+    gpus: tuple[GpuReading, ...] = ()
+    top: tuple[ProcessUse, ...] = ()
+    """The heaviest, heaviest first."""
+
+    @property
+    def used_bytes(self) -> int:
+        """What counts against a limit: swapped pages left memory only because there was not enough of it."""
+        return self.private_bytes + self.swapped_bytes
+
+
+@dataclass(slots=True)
+class Reader:
+    """Reads one tree again and again."""
+
+    pid: int
+    box: Box | None = None
+    read_gpus: Callable[[], Sequence[GpuReading]] = tuple
+    root: Path = Path("/")
+    _counted_twice: int = 0
+    _next_exact: float = 0.0
+    _swap: tuple[float, int] | None = None
+    _groups: list[MemoryCgroup] | None = None
+
+    def read(self) -> Reading | None:
+        """None when nothing of the tree is left."""
+        now = time.monotonic()
+        uses = [use for pid in self.members() if (use := read_process(pid, self.root))]
+        if not uses:
+            return None
+        private = sum(use.private_bytes for use in uses)
+        self._look_exactly(now, private, len(uses))
+        cgroup_bytes, cgroup_limit = self._cgroup()
+        available = available_bytes(self.root)
+        return Reading(
+            at=now,
+            private_bytes=max(0, private - self._counted_twice),
+            shared_bytes=sum(use.shared_bytes for use in uses),
+            mapped_bytes=sum(use.mapped_bytes for use in uses),
+            swapped_bytes=sum(use.swapped_bytes for use in uses),
+            process_count=len(uses),
+            available_bytes=available_ram_bytes() if available is None else available,
+            swapped_in_bytes=self._swapped_in(now),
+            stalled_percent=stalled_percent(read_text(self.root / "proc/pressure/memory")),
+            cgroup_bytes=cgroup_bytes,
+            cgroup_limit_bytes=cgroup_limit,
+            gpus=tuple(self.read_gpus()),
+            top=tuple(sorted(uses, key=lambda use: -use.private_bytes)[:_TOP_COUNT]),
+        )
+
+    def members(self) -> list[int]:
+        """The job's processes. A box also knows those that left their parent."""
+        return self.box.members() if self.box else list(tree_of(self.pid))
+
+    def _look_exactly(self, now: float, private: int, count: int) -> None:
+        """How much of what the counters say is counted more than once. A single process shares with nobody."""
+        if count == 1:
+            self._counted_twice = 0
+            return
+        if now < self._next_exact:
+            return
+        exact = sum(measure_tree(pid, alone=True).private_bytes for pid in self.members())
+        self._counted_twice = max(0, private - exact)
+        self._next_exact = now + max(1.0, (time.monotonic() - now) / _EXACT_SHARE)
+
+    def _cgroup(self) -> tuple[int | None, int | None]:
+        """Of the group that is nearest to its limit: of the job's own box, or of those above us."""
+        if self.box is not None and self.box.limit_bytes() is not None:
+            return self.box.charged_bytes(), self.box.limit_bytes()
+        if self._groups is None:
+            self._groups = memory_cgroups(self.root)
+        found = cgroup_limits(self._groups)
+        known = [(one.used_bytes, one.limit_bytes) for one in found if one.used_bytes is not None]
+        return min(known, key=lambda pair: pair[1] - pair[0], default=(None, None))
+
+    def _swapped_in(self, now: float) -> float:
+        pages = _vmstat(read_text(self.root / "proc/vmstat") or "", "pswpin")
+        before, self._swap = self._swap, (now, pages)
+        if before is None or now <= before[0]:
+            return 0.0
+        return (pages - before[1]) * os.sysconf("SC_PAGE_SIZE") / (now - before[0])
+
+
+def read_process(pid: int, root: Path = Path("/")) -> ProcessUse | None:
+    """One process by the counters of its `status`; None when it has ended, or is nothing but a name."""
+    text = read_text(root / f"proc/{pid}/status")
+    if text is None:
+        return _estimate(pid)
+    fields = kib_fields(text)
+    if "RssAnon" not in fields:
+        return None  # a zombie, or a thread of the kernel
+    shared = fields.get("RssShmem", 0)
+    return ProcessUse(
+        pid=pid,
+        name=text.partition("\n")[0].removeprefix("Name:").strip(),
+        private_bytes=fields["RssAnon"] + shared,
+        shared_bytes=shared,
+        mapped_bytes=fields.get("RssFile", 0),
+        swapped_bytes=fields.get("VmSwap", 0),
+    )
+
+
+def _estimate(pid: int) -> ProcessUse | None:
+    """On systems without /proc."""
+    if Path("/proc/self").exists():
+        return None
+    use = measure_tree(pid, alone=True)
+    if not use.process_count:
+        return None
+    return ProcessUse(
+        pid=pid,
+        name=str(pid),
+        private_bytes=use.private_bytes,
+        shared_bytes=0,
+        mapped_bytes=use.mapped_file_bytes,
+        swapped_bytes=use.swapped_bytes,
+    )
+
+
+def _vmstat(text: str, name: str) -> int:
+    for line in text.splitlines():
+        key, _, value = line.partition(" ")
+        if key == name:
+            return int(value)
+    return 0

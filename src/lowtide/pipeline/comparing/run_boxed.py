@@ -1,0 +1,291 @@
+"""One way, alone in a box: its memory over time, how far it came, and how it ended.
+
+Where no cgroup can be made, samples are compared with the limit and what is above it is killed; a limit on data
+stands behind that, against what grows between two samples.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from lowtide.errors import DoesNotFitError, InterruptedRun, StoppedError
+from lowtide.events import StopReason
+from lowtide.guard.box import Box
+from lowtide.memory.meter import measure_tree
+
+Ending: TypeAlias = Literal["finished", "died", "refused", "failed", "too slow"]
+ShouldStop: TypeAlias = Callable[[], StopReason | None]
+Look: TypeAlias = Callable[["Moment"], None]
+
+_INTERVAL_SECONDS, _LONGEST_INTERVAL_SECONDS = 0.05, 0.2
+_COST_TIMES = 6
+"""A large tree is looked at less often: looking takes time that the way may need."""
+_DEATH_SECONDS = 1.0
+"""A process that is being killed gives back its memory; what is seen of that is not drawn."""
+_WALL_TIMES = 2
+"""Behind the sampled limit stands one on data, which counts what is reserved and never touched, too."""
+_LAST_OF_STDERR = 4000
+_MOST_POINTS = 480
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoxedJob:
+    """A command, and what it may take."""
+
+    command: list[str]
+    work: Path
+    """Where it runs, and where its output is kept."""
+    environment: Mapping[str, str]
+    limit_bytes: int
+    timeout_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """A way while it runs."""
+
+    seconds: float
+    private_bytes: int
+    share: float | None
+    """Of the text; None when it does not tell."""
+    stage: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Boxed:
+    """What came out of the box; all of it measured."""
+
+    ending: Ending
+    seconds: float
+    peak_private_bytes: int
+    peak_charged_bytes: int | None
+    """The kernel's own figure, page cache included."""
+    share: float | None
+    stage: str
+    tokens: int | None
+    points: tuple[tuple[float, int], ...]
+    """Seconds and private bytes."""
+    complaint: str
+    """The last line it wrote to stderr, where it failed."""
+
+    @property
+    def in_words(self) -> str:
+        """`finished`, or how and where it ended."""
+        share = "" if self.share is None else f" after {math.floor(100 * self.share)} %"
+        stage = f", {self.stage}" if self.stage and self.ending != "finished" else ""
+        return {
+            "finished": "finished",
+            "died": f"died at the limit{share}{stage}",
+            "refused": f"refused beforehand: {self.complaint}",
+            "failed": f"failed{share}{stage}: {self.complaint}",
+            "too slow": f"too slow, ended{share}{stage}",
+        }[self.ending]
+
+
+class ProgressFile:
+    """Adds up what a way appends; asks for nothing where there is no such file."""
+
+    def __init__(self, path: Path, text_bytes: int) -> None:
+        self._path = path
+        self._text_bytes = text_bytes
+        self._done_bytes: int | None = None
+        self._position = 0
+        self.stage = ""
+        self.tokens: int | None = None
+
+    @property
+    def share(self) -> float | None:
+        if self._done_bytes is None:
+            return None
+        return min(1.0, self._done_bytes / max(1, self._text_bytes))
+
+    def read_on(self) -> None:
+        """Take in whole lines that are new."""
+        try:
+            with self._path.open("rb") as file:
+                file.seek(self._position)
+                lines = file.read().rpartition(b"\n")[0]
+        except OSError:
+            return
+        self._position += len(lines) + bool(lines)
+        for line in lines.decode(errors="replace").splitlines():
+            self._take(line)
+
+    def _take(self, line: str) -> None:
+        kind, _, rest = line.partition(" ")
+        if kind == "=":
+            self.stage = rest
+        elif kind == "#" and rest.isdigit():
+            self.tokens = int(rest)
+        elif kind.isdigit():
+            self._done_bytes = (self._done_bytes or 0) + int(kind)
+
+
+@dataclass(slots=True, kw_only=True)
+class _Watch:
+    """What was seen so far."""
+
+    started: float
+    points: list[tuple[float, int]] = field(default_factory=list)
+    peak_bytes: int = 0
+    over_limit: bool = False
+    too_slow: bool = False
+
+    @property
+    def goes_on(self) -> bool:
+        return not (self.over_limit or self.too_slow)
+
+
+def run_boxed(
+    job: BoxedJob,
+    box: Box | None,
+    progress: ProgressFile,
+    *,
+    should_stop: ShouldStop = lambda: None,
+    look: Look = lambda _moment: None,
+) -> Boxed:
+    """Run to the end, whatever end that is; nothing of it is alive afterwards."""
+    with (job.work / "stderr").open("wb") as complaints, (job.work / "stdout").open("wb") as said:
+        watch = _Watch(started=time.monotonic())
+        process = subprocess.Popen(
+            _entered(job, box),
+            cwd=job.work,
+            env=job.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=said,
+            stderr=complaints,
+            start_new_session=True,
+        )
+        try:
+            while process.poll() is None and watch.goes_on:
+                refuse_to_go_on(should_stop())
+                began = time.monotonic()
+                look(_see(process.pid, job, box, progress, watch))
+                _wait(process, time.monotonic() - began)
+        finally:
+            _kill(process, box)
+        seconds = time.monotonic() - watch.started
+    progress.read_on()
+    return _result(process.returncode, watch, seconds, box, progress, job.work)
+
+
+def _see(pid: int, job: BoxedJob, box: Box | None, progress: ProgressFile, watch: _Watch) -> Moment:
+    """One look at everything; a way that lost one process is dead, even if the others wait for it for ever."""
+    seconds, used = time.monotonic() - watch.started, measure_tree(pid).private_bytes
+    progress.read_on()
+    if used:
+        watch.points.append((seconds, used))
+        watch.peak_bytes = max(watch.peak_bytes, used)
+    watch.too_slow = seconds > job.timeout_seconds
+    watch.over_limit = box.oom_kills() > 0 if box else used > job.limit_bytes
+    return Moment(seconds=seconds, private_bytes=used, share=progress.share, stage=progress.stage)
+
+
+def _entered(job: BoxedJob, box: Box | None) -> list[str]:
+    if sys.platform == "win32":
+        return job.command  # nothing there becomes another command
+    wall = 0 if box else _WALL_TIMES * job.limit_bytes
+    started = [sys.executable, "-m", "lowtide.pipeline.ways.start", str(wall), *job.command]
+    return box.command_inside(started) if box else started
+
+
+def refuse_to_go_on(reason: StopReason | None) -> None:
+    """Raise what ends the whole comparison, if somebody asked for it."""
+    remedy = "run the same command again: it begins anew, for nothing of it was kept"
+    if reason == "interrupted":
+        raise InterruptedRun("interrupted; all ways were ended and removed", remedy=remedy)
+    if reason is not None:
+        raise StoppedError("asked to end; all ways were ended and removed", remedy=remedy)
+
+
+def _wait(process: subprocess.Popen[bytes], looked_seconds: float) -> None:
+    pause = max(_INTERVAL_SECONDS, _COST_TIMES * looked_seconds)
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=min(pause, _LONGEST_INTERVAL_SECONDS))
+
+
+def _kill(process: subprocess.Popen[bytes], box: Box | None) -> None:
+    """The whole session, and all who have left it but are still in the box."""
+    if sys.platform == "win32":
+        import psutil  # there are no sessions there
+
+        for member in psutil.Process(process.pid).children(recursive=True):
+            member.kill()
+        process.kill()
+    else:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+        for pid in box.members() if box else []:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    process.wait()
+
+
+def _result(
+    code: int,
+    watch: _Watch,
+    seconds: float,
+    box: Box | None,
+    progress: ProgressFile,
+    work: Path,
+) -> Boxed:
+    complaint = _last_line(work / "stderr")
+    ending = _ending(code, watch, box, complaint)
+    return Boxed(
+        ending=ending,
+        seconds=seconds,
+        peak_private_bytes=watch.peak_bytes,
+        peak_charged_bytes=box.peak_charged_bytes() if box else None,
+        share=1.0 if ending == "finished" else progress.share,
+        stage=progress.stage,
+        tokens=progress.tokens,
+        points=thin_out(_up_to_death(watch.points) if ending == "died" else watch.points),
+        complaint=complaint if ending in ("failed", "refused") else "",
+    )
+
+
+def _ending(code: int, watch: _Watch, box: Box | None, complaint: str) -> Ending:
+    if watch.over_limit or (box and box.oom_kills()) or complaint.startswith("MemoryError"):
+        return "died"
+    if watch.too_slow:
+        return "too slow"
+    if code == DoesNotFitError.exit_code:
+        return "refused"
+    return "finished" if code == 0 else "failed"
+
+
+def _last_line(path: Path) -> str:
+    """Of a traceback the error itself; of our own two lines the problem."""
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _LAST_OF_STDERR))
+        lines = file.read().decode(errors="replace").strip().splitlines()
+    told = [line for line in lines if line.startswith("error: ")]
+    return told[-1].removeprefix("error: ") if told else (lines[-1] if lines else "")
+
+
+def _up_to_death(points: list[tuple[float, int]]) -> list[tuple[float, int]]:
+    late = [
+        at for at, (seconds, _) in enumerate(points) if seconds > points[-1][0] - _DEATH_SECONDS
+    ]
+    last = max(late, key=lambda at: points[at][1], default=0)
+    return points[: last + 1]
+
+
+def thin_out(points: list[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
+    """At most so many that a picture shows them apart: of neighbours the highest stays, and the last of all."""
+    step = -(-len(points) // _MOST_POINTS)
+    if step <= 1:
+        return tuple(points)
+    groups = [points[at : at + step] for at in range(0, len(points), step)]
+    kept = [max(group, key=lambda point: point[1]) for group in groups]
+    return tuple(kept if kept[-1] == points[-1] else [*kept, points[-1]])

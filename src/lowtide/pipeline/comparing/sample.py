@@ -1,0 +1,214 @@
+"""The beginning of the user's own input, at document borders, as JSON lines in sixteen files of like size.
+
+The first four files are the quarter, the first two the eighth: every way is asked about several sizes, and no
+text is written twice.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import BinaryIO
+
+from lowtide.errors import DataError
+from lowtide.source.extent import measure_extent
+from lowtide.source.find_inputs import InputFile, InputKind
+from lowtide.source.safe_cuts import CutRule, last_safe_cut
+from lowtide.source.separators import default_delimiter
+from lowtide.source.stream import Block, Cursor, ReadSettings, read_blocks
+from lowtide.units import KIB, MIB
+
+PARTS = 16
+_LONGEST_BYTES = MIB
+"""Documents are cut here, or at a 64th of a small sample: a book in one piece would be all of it."""
+_SHORTEST_CUT_BYTES = 4 * KIB
+_ROW_LIMIT_BYTES = 64 * MIB
+_ENOUGH = 0.95
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TextSample:
+    """What all ways are given."""
+
+    files: tuple[Path, ...]
+    text_bytes: tuple[int, ...]
+    """Of each file, without JSON around it."""
+    documents: int
+    cut_documents: int
+    """Pieces of documents that were too long to be taken whole."""
+    replaced: int
+    """Places that were no UTF-8."""
+    input_share: float
+    """How much of the stored input it is."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Text in all of it."""
+        return sum(self.text_bytes)
+
+    @property
+    def full_bytes(self) -> int:
+        """Text in the whole input: measured where the sample is all of it, else by its share."""
+        return round(self.total_bytes / self.input_share)
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether nothing of the input was left."""
+        return self.input_share >= 1
+
+    def first(self, sixteenths: int) -> tuple[tuple[Path, ...], int]:
+        """The files of a part of the sample, and the text in them."""
+        return self.files[:sixteenths], sum(self.text_bytes[:sixteenths])
+
+
+def take_sample(
+    inputs: Sequence[InputFile],
+    folder: Path,
+    *,
+    sample_bytes: int,
+    column: str = "text",
+    separator: str = "file",
+    between: Callable[[], None] = lambda: None,
+) -> TextSample:
+    """Write the sample into an empty folder. An input that is shorter is taken whole, in even parts.
+
+    `between` is called after every block, and may raise to end it.
+    """
+    longest = _longest_bytes(sample_bytes)
+    settings = ReadSettings(
+        column=column,
+        separator=separator,
+        bad_text="replace",
+        delimiter=default_delimiter("file"),
+        block_bytes=longest,
+        document_limit_bytes=_ROW_LIMIT_BYTES,
+        cut_rule=CutRule(pattern="gpt2"),
+    )
+    sample = _write(inputs, folder, sample_bytes, settings, between)
+    if sample.is_everything and 0 < sample.total_bytes < _ENOUGH * sample_bytes:
+        shorter = replace(settings, block_bytes=_longest_bytes(sample.total_bytes))
+        sample = _write(inputs, folder, sample.total_bytes, shorter, between)
+    if not sample.total_bytes:
+        raise DataError(
+            f"{inputs[0].path} holds no text to compare on",
+            remedy="name a file with text; of rows, `--column` says where it is",
+        )
+    return sample
+
+
+def _longest_bytes(sample_bytes: int) -> int:
+    return min(_LONGEST_BYTES, max(_SHORTEST_CUT_BYTES, sample_bytes // (4 * PARTS)))
+
+
+def _write(
+    inputs: Sequence[InputFile],
+    folder: Path,
+    sample_bytes: int,
+    settings: ReadSettings,
+    between: Callable[[], None],
+) -> TextSample:
+    blocks = read_blocks(inputs, settings, start=Cursor(file=0, position=0))
+    with _Parts(folder, sample_bytes) as parts:
+        documents = _Documents(settings)
+        for block in blocks:
+            between()
+            for text in documents.of(block):
+                parts.add(text)
+                if parts.are_full:
+                    return parts.sealed(documents, _share_before(inputs, block))
+        for text in documents.rest():
+            parts.add(text)
+        return parts.sealed(documents, 1.0)
+
+
+def _share_before(inputs: Sequence[InputFile], block: Block) -> float:
+    """How much of the stored input lies before a block's end; of columns by rows, for pages are large."""
+    stored = max(1, sum(item.size_bytes for item in inputs))
+    at = block.after
+    done = block.input_done_bytes
+    if at.file < len(inputs) and inputs[at.file].kind in (InputKind.PARQUET, InputKind.ARROW):
+        file = inputs[at.file]
+        before = sum(item.size_bytes for item in inputs[: at.file])
+        done = before + round(file.size_bytes * at.position / max(1, measure_extent(file)))
+    return min(1.0, max(1, done) / stored)
+
+
+class _Documents:
+    """Puts documents together that blocks have cut, up to a block's length."""
+
+    def __init__(self, settings: ReadSettings) -> None:
+        self._delimiter = settings.delimiter
+        self._longest_bytes = settings.block_bytes
+        self._cut_rule = settings.cut_rule
+        self._open = b""
+        self.cut_count = 0
+        self.replaced = 0
+
+    def of(self, block: Block) -> Iterator[bytes]:
+        """Whole documents; a long one in pieces."""
+        self.replaced += block.bad_count
+        *whole, rest = block.text.split(self._delimiter)
+        for text in whole:
+            if self._open or text:
+                yield self._open + text
+            self._open = b""
+        self._open += rest
+        while len(self._open) >= self._longest_bytes:
+            cut = last_safe_cut(self._open[: self._longest_bytes], self._cut_rule)
+            if not cut:
+                return
+            self.cut_count += 1
+            yield self._open[:cut]
+            self._open = self._open[cut:]
+
+    def rest(self) -> Iterator[bytes]:
+        """What is left at the end."""
+        text, self._open = self._open, b""
+        if text:
+            yield text
+
+
+class _Parts:
+    """Sixteen files, filled one after the other."""
+
+    def __init__(self, folder: Path, sample_bytes: int) -> None:
+        self._paths = tuple(folder / f"part-{number:02d}.jsonl" for number in range(PARTS))
+        self._sample_bytes = sample_bytes
+        self._text_bytes = [0] * PARTS
+        self._documents = 0
+        self._files: list[BinaryIO] = []
+
+    def __enter__(self) -> _Parts:
+        self._files = [path.open("wb") for path in self._paths]
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._files:
+            file.close()
+
+    @property
+    def are_full(self) -> bool:
+        return sum(self._text_bytes) >= self._sample_bytes
+
+    def add(self, text: bytes) -> None:
+        """Into the part that the text's beginning belongs to."""
+        at = min(PARTS - 1, sum(self._text_bytes) * PARTS // self._sample_bytes)
+        line = json.dumps({"text": text.decode()}, ensure_ascii=False)
+        self._files[at].write(line.encode() + b"\n")
+        self._text_bytes[at] += len(text)
+        self._documents += 1
+
+    def sealed(self, documents: _Documents, input_share: float) -> TextSample:
+        """The sample, its bytes handed to the system."""
+        for file in self._files:
+            file.flush()
+        return TextSample(
+            files=self._paths,
+            text_bytes=tuple(self._text_bytes),
+            documents=self._documents,
+            cut_documents=documents.cut_count,
+            replaced=documents.replaced,
+            input_share=input_share,
+        )

@@ -1,0 +1,226 @@
+"""A comparison as a table and a few sentences; every figure says whether it was measured or predicted."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from lowtide.pipeline.compare import Comparison, SizedRun, WayResult
+from lowtide.pipeline.comparing.sample import PARTS
+from lowtide.pipeline.comparing.ways import EXTRA, Way
+from lowtide.units import format_bytes, format_count, format_seconds, round_up_to_mib
+
+_PARTS_IN_WORDS = {4: "a quarter", 2: "an eighth", 1: "a sixteenth"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """Rows of words under a header, all of the same length."""
+
+    title: str
+    header: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+
+def tables(found: Comparison) -> list[Table]:
+    """One for each job that was compared."""
+    jobs = list(dict.fromkeys(result.way.job for result in found.results))
+    return [_table(job, found) for job in jobs]
+
+
+def introduce(found: Comparison) -> list[tuple[str, str]]:
+    """What was compared, and what held the limit."""
+    sample = found.sample
+    share = "all of it" if sample.is_everything else f"the first {sample.input_share:.1%} of it"
+    rows = [
+        (
+            "sample",
+            f"{format_bytes(sample.total_bytes)} of text in {format_count(sample.documents)} documents, "
+            f"{share} (measured)",
+        ),
+        ("limit", f"{format_bytes(found.limit_bytes)} for each way alone, {_held_by(found.how)}"),
+    ]
+    if not sample.is_everything:
+        rows.append(("full input", f"{format_bytes(sample.full_bytes)} of text (predicted)"))
+    return rows
+
+
+def remarks(found: Comparison) -> list[str]:
+    """What a reader should know beside the figures."""
+    lines = [*_of_tokens(found), *_of_the_sample(found)]
+    ours = next((result for result in found.results if result.budget_bytes), None)
+    if ours is not None and ours.budget_bytes is not None:
+        lines.append(
+            f"lowtide was told `--memory {round_up_to_mib(ours.budget_bytes)}`: the box charges page cache too"
+        )
+    if any(result.growth for result in found.results):
+        lines.append("predicted: a straight line through two measured sizes, continued")
+    lines += [_left_out(way) for way in found.left_out]
+    if found.kept:
+        lines.append(f"kept: {found.kept}")
+    return lines
+
+
+def short_note(result: WayResult) -> str:
+    """For beside a name: `died at 53 %`; nothing of one that finished."""
+    whole = result.whole
+    if whole.ending == "finished":
+        return ""
+    at = "" if whole.share is None else f" at {math.floor(100 * whole.share)} %"
+    return f"{whole.ending}{at}"
+
+
+def record(found: Comparison) -> dict[str, object]:
+    """All figures under their names, for `--json`."""
+    sample = found.sample
+    return {
+        "limit_bytes": found.limit_bytes,
+        "held_by": found.how,
+        "sample": {
+            "text_bytes": sample.total_bytes,
+            "documents": sample.documents,
+            "cut_documents": sample.cut_documents,
+            "replaced": sample.replaced,
+            "input_share": sample.input_share,
+            "full_text_bytes": sample.full_bytes,
+        },
+        "ways": [_way_record(result, found) for result in found.results],
+        "left_out": [
+            {"way": way.key, "missing": way.missing, "extra": EXTRA} for way in found.left_out
+        ],
+        "kept": None if found.kept is None else str(found.kept),
+    }
+
+
+def _way_record(result: WayResult, found: Comparison) -> dict[str, object]:
+    growth, full = result.growth, found.sample.full_bytes
+    return {
+        "way": result.way.key,
+        "name": result.way.name,
+        "job": result.way.job,
+        "budget_bytes": result.budget_bytes,
+        "runs": [_run_record(run) for run in result.runs],
+        "bytes_per_text_byte": round(growth.bytes_per_byte, 4) if growth else None,
+        "predicted_peak_bytes": _full_bytes(result, full),
+        "predicted_seconds": round(growth.seconds_at(full), 1) if growth else None,
+    }
+
+
+def _run_record(run: SizedRun) -> dict[str, object]:
+    found = run.found
+    return {
+        "text_bytes": run.text_bytes,
+        "outcome": found.ending,
+        "share": found.share,
+        "stage": found.stage or None,
+        "seconds": round(found.seconds, 3),
+        "peak_private_bytes": found.peak_private_bytes,
+        "peak_charged_bytes": found.peak_charged_bytes,
+        "tokens": found.tokens,
+        "complaint": found.complaint or None,
+        "private_bytes_over_time": [[round(at, 3), used] for at, used in found.points],
+    }
+
+
+def _table(job: str, found: Comparison) -> Table:
+    results = [result for result in found.results if result.way.job == job]
+    full = format_bytes(found.sample.full_bytes)
+    ours = next((result for result in results if result.way.ours), None)
+    return Table(
+        title=job,
+        header=(
+            "way",
+            "outcome",
+            "peak private",
+            "time",
+            "× lowtide's time",
+            "per GiB more",
+            f"at {full} (predicted)",
+        ),
+        rows=tuple(_row(result, ours, found) for result in results),
+    )
+
+
+def _row(result: WayResult, ours: WayResult | None, found: Comparison) -> tuple[str, ...]:
+    whole = result.whole
+    growth = result.growth
+    return (
+        result.way.name,
+        whole.in_words,
+        format_bytes(whole.peak_private_bytes),
+        format_seconds(whole.seconds),
+        _ratio(result, ours),
+        format_bytes(round(growth.bytes_per_byte * (1 << 30))) if growth else "not known",
+        _at_full_size(result, found),
+    )
+
+
+def _ratio(result: WayResult, ours: WayResult | None) -> str:
+    """By the largest size that both came to the end of."""
+    if ours is None or (result is ours and result.whole.ending == "finished"):
+        return "1" if ours else "-"
+    mine = {run.sixteenths: run.found for run in ours.runs if run.found.ending == "finished"}
+    for run in sorted(result.runs, key=lambda run: -run.sixteenths):
+        if run.found.ending == "finished" and run.sixteenths in mine:
+            times = f"{run.found.seconds / mine[run.sixteenths].seconds:.1f}"
+            part = _PARTS_IN_WORDS.get(run.sixteenths)
+            return f"{times} (on {part})" if run.sixteenths < PARTS else times
+    return "-"
+
+
+def _full_bytes(result: WayResult, full: int) -> int | None:
+    """The line's end; of lowtide no more than its budget, which is what a budget is."""
+    if result.growth is None:
+        return None
+    wanted = result.growth.peak_at(full)
+    return wanted if result.budget_bytes is None else min(wanted, result.budget_bytes)
+
+
+def _at_full_size(result: WayResult, found: Comparison) -> str:
+    growth, full = result.growth, found.sample.full_bytes
+    if found.sample.is_everything and result.whole.ending == "finished":
+        return "as measured"
+    wanted = _full_bytes(result, full)
+    if growth is None or wanted is None:
+        return "not known"
+    held = " (its budget)" if wanted == result.budget_bytes else ""
+    return f"{format_bytes(wanted)}{held}, {format_seconds(growth.seconds_at(full))}"
+
+
+def _held_by(how: str) -> str:
+    if how == "sampled":
+        return (
+            "sampled: no cgroup can be made here, so what was above it was killed at the next look"
+        )
+    return f"enforced by the kernel ({how})"
+
+
+def _of_tokens(found: Comparison) -> list[str]:
+    """All ways must have made the same tokens, or they did not do the same work."""
+    told = {result.way.name: result.whole.tokens for result in found.results if result.whole.tokens}
+    if len(told) < 2:
+        return []
+    if len(set(told.values())) == 1:
+        return [f"all that finished made the same {format_count(next(iter(told.values())))} tokens"]
+    each = ", ".join(f"{name} {count:,}" for name, count in told.items())
+    return [f"warning: they made different numbers of tokens: {each}"]
+
+
+def _of_the_sample(found: Comparison) -> list[str]:
+    sample, lines = found.sample, []
+    if sample.cut_documents:
+        times = "once" if sample.cut_documents == 1 else f"{sample.cut_documents} times"
+        lines.append(f"documents too long for the sample were cut {times}, for all ways alike")
+    if sample.replaced:
+        lines.append(f"{sample.replaced} places that are no UTF-8 were replaced in the sample")
+    return lines
+
+
+def _left_out(way: Way) -> str:
+    missing = _joined(way.missing)
+    return f"left out: {way.name} needs {missing}; `pip install 'lowtide[{EXTRA}]'` brings it"
+
+
+def _joined(names: Sequence[str]) -> str:
+    return " and ".join(names)

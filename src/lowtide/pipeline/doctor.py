@@ -1,0 +1,149 @@
+"""Everything `lowtide doctor` looks at, in one walk through the machine. Nothing is changed or left behind."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from lowtide.events import Listener, Note, ignore
+from lowtide.guard.box import open_box
+from lowtide.guard.doctor import (
+    check_disk,
+    check_gpu,
+    check_memory,
+    check_software,
+    check_system,
+    check_torch,
+)
+from lowtide.guard.doctor.checks import Check, advice, gravest_first, ok
+from lowtide.storage.publish import storage_errors
+from lowtide.units import MIB, format_bytes
+
+_SKIPPED = "not tried: `--quick`"
+_TRIED_LIMIT_BYTES = 64 * MIB
+
+
+def examine_machine(
+    path: str | Path,
+    *,
+    environ: Mapping[str, str],
+    quick: bool = False,
+    listen: Listener = ignore,
+    root: Path = Path("/"),
+) -> list[Check]:
+    """What this machine allows and what will bite, the gravest first.
+
+    `path` is where files will go; it need not exist yet. `quick` leaves out what takes seconds: writing to the
+    disk, starting torch. `root` stands for `/`.
+    """
+    container = check_system.find_container(root, environ)
+    checks = [
+        *_memory(root, environ, container),
+        *_system(root, container),
+        *_disk(Path(path), root, container, quick=quick),
+        *_torch(root, environ, container, quick=quick, listen=listen),
+        *_software(),
+    ]
+    return gravest_first(check for check in checks if check is not None)
+
+
+def _memory(
+    root: Path, environ: Mapping[str, str], container: str | None
+) -> Iterator[Check | None]:
+    yield check_memory.check_ram(root)
+    yield check_memory.check_cgroup(root)
+    yield check_memory.check_slurm(environ, root)
+    yield check_memory.check_swap(root, container=container)
+    yield check_memory.check_overcommit(root, container=container)
+    yield check_memory.check_huge_pages(root, container=container)
+    yield check_memory.check_pressure(root)
+    yield check_memory.check_killers(root)
+    yield _check_box(root, container)
+
+
+def _check_box(root: Path, container: str | None) -> Check | None:
+    """Whether `lowtide watch` can enforce a limit, tried with a command that does nothing."""
+    if root != Path("/") or not (root / "proc/meminfo").exists():
+        return None
+    with open_box(_TRIED_LIMIT_BYTES) as box:
+        if box is not None:
+            return ok("limits of jobs", f"`watch --limit` can enforce them ({box.how})")
+    told = "no cgroup can be made here: `watch --limit` looks at a job instead of walling it in"
+    remedy = "for a wall, run the job as root or in a container with `--memory 8g`"
+    if container:
+        remedy = "for a wall around all of it, start the container with `--memory 8g`"
+    elif (root / "run/systemd/system").exists():
+        remedy = "for a wall: `systemd-run --user --scope -p MemoryMax=8G COMMAND`"
+    return advice("limits of jobs", told, remedy)
+
+
+def _system(root: Path, container: str | None) -> Iterator[Check | None]:
+    ram = check_memory.ram_bytes(root)
+    yield check_system.check_system()
+    yield check_system.check_container(container)
+    yield check_system.check_wsl(root, ram=ram)
+    yield from check_system.check_ulimits(check_system.read_ulimits(), ram=ram)
+
+
+def _disk(path: Path, root: Path, container: str | None, *, quick: bool) -> Iterator[Check | None]:
+    folder = _nearest_folder(path)
+    with storage_errors(folder):
+        room, kind = check_disk.read_room(folder), check_disk.file_system(folder, root)
+    yield check_disk.check_space(room, folder)
+    yield check_disk.check_file_system(kind, container=container)
+    yield ok("write speed", _SKIPPED) if quick else check_disk.check_writing(folder, room, kind)
+    temporary = Path(tempfile.gettempdir()).resolve()
+    kind, other = check_disk.file_system(temporary, root), Path("/var/tmp")
+    fits = other.is_dir() and check_disk.file_system(other, root) not in (
+        *check_disk.IN_MEMORY,
+        None,
+    )
+    yield check_disk.check_temporary(temporary, kind, other=other if fits else None)
+    shared = root / "dev/shm"
+    total = check_disk.read_room(shared).total_bytes if shared.is_dir() else None
+    yield check_disk.check_shared_memory(total, container=container)
+
+
+def _nearest_folder(path: Path) -> Path:
+    """The path itself or the first folder above it that exists."""
+    whole = path.resolve()
+    return next(one for one in (whole, *whole.parents) if _is_folder(one))
+
+
+def _is_folder(path: Path) -> bool:
+    try:
+        return path.is_dir()
+    except OSError:  # a folder above it is closed to us
+        return False
+
+
+def _torch(
+    root: Path, environ: Mapping[str, str], container: str | None, *, quick: bool, listen: Listener
+) -> Iterator[Check | None]:
+    reading = check_gpu.read_gpus(root)
+    yield from check_gpu.check_gpu(reading, environ, container=container)
+    if not check_software.is_installed("torch"):
+        return  # the extras say so
+    left = check_memory.room_bytes(root)
+    if quick:
+        yield ok("torch", _SKIPPED)
+        yield ok("torch.compile", _SKIPPED)
+    elif left < check_torch.NEEDED_BYTES:
+        told = f"not tried: it may take {format_bytes(check_torch.NEEDED_BYTES)} of memory"
+        yield ok("torch", f"{told}, and {format_bytes(left)} are left")
+    else:
+        listen(
+            Note(text="trying torch and its compiler, which takes half a minute; --quick skips it")
+        )
+        answers = check_torch.ask_torch(compiles=True)
+        card_here = bool(reading.cards) and not check_gpu.are_hidden(environ)
+        yield check_torch.check_torch(answers, card_here=card_here)
+        yield check_torch.check_compile(answers)
+
+
+def _software() -> Iterator[Check]:
+    libraries = check_software.read_libraries()
+    yield from check_software.check_libraries(libraries)
+    yield from check_software.check_extras(libraries)
+    yield check_software.check_native()

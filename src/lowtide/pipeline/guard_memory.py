@@ -1,0 +1,51 @@
+"""The guard of a run of ours: one look a second, told, and what follows from it."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+from lowtide.events import Listener, MemoryRead, Note
+from lowtide.memory.budget import Budget
+from lowtide.memory.pressure import PressureSample, Stage, judge, take_sample
+
+_SAMPLE_SECONDS = 1.0
+
+
+class MemoryGuard:
+    """Tells what is used, and each stage once when it is reached."""
+
+    def __init__(self, budget: Budget, listen: Listener, *, foreign_bytes: int = 0) -> None:
+        self._budget = budget
+        self._listen = listen
+        self._foreign_bytes = foreign_bytes
+        """What the process held before the run, and is not the run's."""
+        self._sampled = time.monotonic()
+        self._stage = Stage.CALM
+
+    @property
+    def is_due(self) -> bool:
+        """Whether a second has passed since the last look."""
+        return time.monotonic() - self._sampled >= _SAMPLE_SECONDS
+
+    def look(self) -> tuple[Stage, str]:
+        """The stage and its reason. What STOP means, and giving back, is the run's business."""
+        self._sampled = time.monotonic()
+        sample = take_sample()
+        sample = replace(sample, private_bytes=sample.private_bytes - self._foreign_bytes)
+        self._listen(_memory_read(sample))
+        stage, why = judge(sample, self._budget)
+        if stage > self._stage and stage is not Stage.STOP:
+            self._listen(Note(text=why, level="warning"))
+        self._stage = stage
+        return stage, why
+
+
+def _memory_read(sample: PressureSample) -> MemoryRead:
+    return MemoryRead(
+        private_bytes=sample.private_bytes,
+        mapped_bytes=sample.mapped_bytes,
+        swapped_bytes=sample.swapped_bytes,
+        available_bytes=sample.available_bytes,
+        stalled_percent=sample.stalled_percent,
+    )

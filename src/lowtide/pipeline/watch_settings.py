@@ -1,0 +1,127 @@
+"""What a user asks of `watch`, checked, and what follows from the machine where nothing was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from lowtide.errors import UsageError
+from lowtide.guard.stages import Lines, Stage
+from lowtide.memory.limits import AVAILABLE, machine_limit
+from lowtide.memory.other_systems import installed_ram_bytes
+from lowtide.memory.pressure import floor_bytes
+from lowtide.memory.proc_files import total_ram_bytes
+from lowtide.units import MIB, format_bytes, parse_bytes
+
+_FENCE_SHARE = 0.05
+_LEAST_FENCE_BYTES = 64 * MIB
+"""The kernel's limit lies above the guard's: a job that can be asked is not killed."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchSettings:
+    """How a job is watched."""
+
+    lines: Lines
+    limit_in_words: str
+    fence_bytes: int | None
+    """What the job's own cgroup enforces; None where no limit was named."""
+    timeline: Path
+    alerts: Path
+    grace_seconds: float = 60.0
+    interval_seconds: float = 1.0
+    stop_file: Path | None = None
+    on_alert: str | None = None
+
+
+def choose_settings(
+    *,
+    limit: str | None,
+    floor: str | None,
+    most: str,
+    timeline: str | None,
+    alerts: str | None,
+    environment: Mapping[str, str],
+    pid: int,
+    **more: object,
+) -> WatchSettings:
+    """Sizes out of text, the machine's own where none is given."""
+    state = state_folder(environment)
+    limit_bytes, in_words = _limit(limit, environment)
+    named = datetime.now().strftime("%Y%m%d-%H%M%S")
+    return WatchSettings(
+        lines=Lines(
+            limit_bytes=limit_bytes,
+            floor_bytes=_floor(floor),
+            most=Stage[most.upper()],
+        ),
+        limit_in_words=in_words,
+        fence_bytes=fence_of(limit_bytes) if limit is not None else None,
+        timeline=Path(timeline) if timeline else state / "watch" / f"{named}-{pid}.jsonl",
+        alerts=Path(alerts) if alerts else state / "alerts.log",
+        **more,  # type: ignore[arg-type]
+    )
+
+
+def one_of(command: Sequence[str], pid: int | None) -> None:
+    """A command, or a process: neither none nor both."""
+    if bool(command) == (pid is not None):
+        raise UsageError(
+            "nothing to watch"
+            if pid is None
+            else "a command and a process cannot be watched at once",
+            remedy="pass `-- COMMAND` or `--pid N`",
+        )
+
+
+def state_folder(environment: Mapping[str, str]) -> Path:
+    """Where timelines lie that nobody gave a place."""
+    home = environment.get("XDG_STATE_HOME")
+    return (Path(home) if home else Path.home() / ".local/state") / "lowtide"
+
+
+def fence_of(limit_bytes: int) -> int:
+    """What the kernel enforces behind the guard's back."""
+    return limit_bytes + max(_LEAST_FENCE_BYTES, round(_FENCE_SHARE * limit_bytes))
+
+
+def _limit(text: str | None, environment: Mapping[str, str]) -> tuple[int, str]:
+    """What was named, or all that the machine has, or its cgroup allows."""
+    whole, source = whole_memory(environment)
+    if text is None:
+        return whole, f"{format_bytes(whole)}, {source}"
+    wanted = _size(text, "--limit", whole=whole)
+    more = f", though {source} allows {format_bytes(whole)}" if wanted > whole else ""
+    return wanted, format_bytes(wanted) + more
+
+
+def whole_memory(environment: Mapping[str, str]) -> tuple[int, str]:
+    """The least of cgroups, Slurm's grant and the RAM there is, free or not; and which of them it was."""
+    total = total_ram_bytes(Path("/")) or installed_ram_bytes()
+    found = [(one.total_bytes, one.source) for one in machine_limit(slurm=environment).candidates]
+    firm = [pair for pair in found if pair[1] != AVAILABLE]
+    return min([*firm, (total, "the machine's memory")])
+
+
+def _floor(text: str | None) -> int:
+    total = total_ram_bytes(Path("/")) or 0
+    if text is None:
+        return floor_bytes(total)
+    return _size(text, "--floor", whole=total)
+
+
+def _size(text: str, flag: str, *, whole: int) -> int:
+    """`40GB`, or `80%` of the whole."""
+    if text.endswith("%"):
+        share = text[:-1].strip()
+        if not share.replace(".", "", 1).isdigit() or not 0 < float(share) <= 100:
+            raise UsageError(f"{text!r} is no share", remedy=f"pass `{flag} 80%` or a size")
+        return round(whole * float(share) / 100)
+    size = parse_bytes(text)
+    if size <= 0:
+        raise UsageError(
+            f"{flag} of {text} is nothing", remedy=f"pass a size such as `{flag} 2GiB`"
+        )
+    return size

@@ -1,0 +1,29 @@
+"""Becomes another command, which ends with its parent and, where no cgroup holds it, behind a wall.
+
+    python -m lowtide.pipeline.ways.start DATA_LIMIT_BYTES COMMAND...
+
+Not a function that runs between fork and exec: such a one may hang where threads are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+
+_PR_SET_PDEATHSIG = 1
+
+
+def main(data_limit_bytes: int, command: list[str]) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+        if data_limit_bytes:
+            import resource
+
+            resource.setrlimit(resource.RLIMIT_DATA, (data_limit_bytes, data_limit_bytes))
+    os.execvp(command[0], command)
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -1,0 +1,169 @@
+"""Why did it die? Finds what is known about a run, a timeline, a log or a process, and judges it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lowtide.errors import UsageError
+from lowtide.guard.why.causes import exit_of
+from lowtide.guard.why.evidence import Evidence, Session
+from lowtide.guard.why.gather import (
+    exit_of_zombie,
+    find_living,
+    is_lock_held,
+    look_at_machine,
+    newest_timeline,
+    read_tail,
+    read_text_log,
+    timelines,
+)
+from lowtide.guard.why.read_kernel_log import read_kernel_log
+from lowtide.guard.why.read_session import is_journal, read_session
+from lowtide.guard.why.recognise_tensors import read_dimensions
+from lowtide.guard.why.verdict import Verdict, judge
+from lowtide.journal import LOG_NAME
+from lowtide.storage.publish import storage_errors
+
+_LOCK_NAME = "lock"
+_MOST_TIMELINES = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is asked about: a path, a process, or with neither the newest timeline."""
+
+    timelines: Path
+    """The folder where `watch` keeps them."""
+    target: Path | None = None
+    pid: int | None = None
+    log: Path | None = None
+    exit_code: int | None = None
+    kernel_log: Path | None = None
+
+    @property
+    def names_nothing(self) -> bool:
+        return all(one is None for one in (self.target, self.pid, self.log, self.exit_code))
+
+
+def explain(question: Question) -> Verdict:
+    """The verdict on one death. Reads, and changes nothing."""
+    return judge(gather_evidence(question))
+
+
+def gather_evidence(question: Question) -> Evidence:
+    """Everything that can be read about it."""
+    if question.names_nothing:
+        question = replace(question, target=newest_timeline(question.timelines))
+    journal, logs, folder = _find_files(question)
+    if journal is None and question.pid is not None:
+        journal = _timeline_of(question.pid, question.timelines)
+    session = None
+    if journal is not None:
+        with storage_errors(journal, doing="read"):
+            session = read_session(journal)
+    pid = question.pid if question.pid is not None else session.pid if session else None
+    logs += [Path(name) for name in (session.logs if session else ())]
+    machine = look_at_machine(folder)
+    evidence = Evidence(
+        about=_about(question, session),
+        machine=machine,
+        pid=pid,
+        session=session,
+        exit=None
+        if question.exit_code is None
+        else exit_of(question.exit_code, None, source="as told"),
+        logs=tuple(read_text_log(path) for path in dict.fromkeys(logs)),
+        dimensions=read_dimensions(*_texts_with_settings(session, logs)),
+    )
+    evidence = _look_for_life(evidence, folder)
+    kernel = read_kernel_log(since=evidence.started_at, saved=question.kernel_log)
+    return replace(evidence, kernel=kernel)
+
+
+def _find_files(question: Question) -> tuple[Path | None, list[Path], Path | None]:
+    """The journal, the logs, and the folder that the run writes into."""
+    logs = [question.log] if question.log is not None else []
+    for path in (question.target, question.log, question.kernel_log):
+        if path is not None and not path.exists():
+            raise UsageError(
+                f"{path} does not exist",
+                remedy="pass a RUN folder, a timeline of `lowtide watch` or a log file",
+            )
+    target = question.target
+    if target is None:
+        return None, logs, question.log.parent if question.log else None
+    if target.is_dir():
+        if not (target / LOG_NAME).is_file():
+            raise UsageError(
+                f"{target} holds no {LOG_NAME}: it is no run of lowtide",
+                remedy="pass a RUN folder, a timeline of `lowtide watch` or a log file",
+            )
+        return target / LOG_NAME, logs, target
+    if not target.is_file():
+        raise UsageError(
+            f"{target} is no plain file", remedy="save it in a file first, and pass that"
+        )
+    with storage_errors(target, doing="read"):
+        if is_journal(target):
+            return target, logs, target.parent
+    return None, [target, *logs], target.parent
+
+
+def _timeline_of(pid: int, folder: Path) -> Path | None:
+    """The newest timeline that tells of this process."""
+    for path in timelines(folder)[:_MOST_TIMELINES]:
+        try:
+            if is_journal(path) and pid in read_session(path).pids:
+                return path
+        except OSError:
+            continue  # it may be removed meanwhile
+    return None
+
+
+def _look_for_life(evidence: Evidence, folder: Path | None) -> Evidence:
+    """Is it still there? A run that wrote its end is not asked about."""
+    session = evidence.session
+    if session is not None and session.end is not None:
+        return evidence
+    living = find_living(evidence.pid, session) if evidence.pid is not None else None
+    locked = False
+    if session is not None and session.kind != "watch" and folder is not None:
+        from lowtide.shards.layout import (
+            WORK_FOLDER,
+        )  # brings numpy along, which other questions do without
+
+        locked = is_lock_held(folder / WORK_FOLDER / _LOCK_NAME)
+    if living is not None and living.state == "zombie" and evidence.exit is None:
+        return replace(evidence, living=living, exit=exit_of_zombie(living.pid))
+    return replace(evidence, living=living, lock_held=locked)
+
+
+def _texts_with_settings(session: Session | None, logs: list[Path]) -> list[str]:
+    """Where batch and context may be named: first the log, then what was asked for, which counts more."""
+    texts = []
+    for path in logs:
+        try:
+            texts.append(read_tail(path) if path.is_file() else "")
+        except OSError:
+            continue
+    if session is not None:
+        texts += [" ".join(session.command), session.settings]
+    return texts
+
+
+def _about(question: Question, session: Session | None) -> str:
+    names = []
+    path = question.target or question.log
+    if path is not None:
+        names.append(os.fsdecode(path))
+    elif session is not None:
+        names.append(session.path)
+    if question.pid is not None:
+        names.append(f"process {question.pid}")
+    if session is not None and session.command:
+        names.append(" ".join(session.command)[:200])
+    elif session is not None and session.kind:
+        names.append(f"lowtide {session.kind}")
+    return ", ".join(names) or f"a process that ended with exit code {question.exit_code}"

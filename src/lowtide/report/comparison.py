@@ -1,0 +1,113 @@
+"""A comparison of ways: the table for people, all figures with `--json`, and what is said while it runs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from time import monotonic
+from typing import TextIO
+
+import click
+
+from lowtide.report.results import print_json, print_rows
+
+_LINE_SECONDS = 10.0
+_WIDE = 112
+_OUTCOME = 1
+"""The column that may be long: it is told below the others where the table would be too wide."""
+
+
+def show_comparison(
+    rows: Sequence[tuple[str, str]],
+    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]],
+    remarks: Sequence[str],
+    record: Mapping[str, object],
+    *,
+    as_json: bool,
+) -> None:
+    """The end of a comparison. A table is its title, its header and its rows."""
+    if as_json:
+        print_json(record)
+        return
+    print_rows(rows)
+    for title, header, lines in tables:
+        click.echo(f"\n{title}")
+        for line in lay_out(header, lines):
+            click.echo(line)
+    click.echo("")
+    for remark in remarks:
+        click.echo(remark)
+
+
+def lay_out(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """Aligned columns: the first two to the left, figures to the right.
+
+    Too wide for a page, every outcome that is no single word goes to a line of its own.
+    """
+    lines = _aligned([header, *rows])
+    if max(map(len, lines)) <= _WIDE:
+        return lines
+    short = [[*row[:_OUTCOME], row[_OUTCOME].split(" ")[0], *row[_OUTCOME + 1 :]] for row in rows]
+    lines = _aligned([header, *short])
+    told = [lines[0]]
+    for row, line in zip(rows, lines[1:], strict=True):
+        told.append(line)
+        if " " in row[_OUTCOME]:
+            told.append(f"  {row[_OUTCOME]}")
+    return told
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
+    lines = []
+    for row in rows:
+        cells = [
+            cell.ljust(width) if at <= _OUTCOME else cell.rjust(width)
+            for at, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+@contextmanager
+def show_ways(stream: TextIO | None = None) -> Iterator[Callable[[str, bool], None]]:
+    """Says a line; a passing one is written over on a terminal, and told now and then elsewhere."""
+    out = sys.stderr if stream is None else stream
+    is_terminal = _can_write_over(out)
+    last = monotonic()
+
+    def tell(line: str, passing: bool) -> None:
+        nonlocal last
+        if passing and not is_terminal and monotonic() - last < _LINE_SECONDS:
+            return
+        last = monotonic()
+        with suppress(OSError, ValueError):  # whoever read along has gone
+            out.write(
+                f"\r\x1b[2K{line[: _columns() - 1] if passing else line}" if is_terminal else line
+            )
+            out.write("" if passing and is_terminal else "\n")
+            out.flush()
+
+    try:
+        yield tell
+    finally:
+        if is_terminal:
+            with suppress(OSError, ValueError):
+                out.write("\r\x1b[2K")
+                out.flush()
+
+
+def _can_write_over(stream: TextIO) -> bool:
+    if not stream.isatty():
+        return False
+    from rich.console import Console
+
+    console = Console(file=stream)
+    return console.is_terminal and not console.is_dumb_terminal
+
+
+def _columns() -> int:
+    import shutil
+
+    return shutil.get_terminal_size().columns

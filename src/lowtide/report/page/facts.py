@@ -1,0 +1,171 @@
+"""What a journal tells about its run, as plain values. Nothing here grows with the run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from lowtide.report.page.buckets import Kept, Series
+
+MOST_SESSIONS = 60
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """From one start to the next. Seconds are of work: pauses between sessions are not in them."""
+
+    number: int
+    from_seconds: float
+    to_seconds: float
+    at: float | None
+    last_at: float | None
+    budget_bytes: int | None = None
+    outcome: str | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Band:
+    """What the run was busy with."""
+
+    name: str
+    from_seconds: float
+    to_seconds: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Happening:
+    """A line of the table of events."""
+
+    seconds: float
+    at: float | None
+    label: str
+    text: str
+    grave: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SampleText:
+    """What the model wrote."""
+
+    step: int | None
+    seconds: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Alert:
+    """A watch raised its voice: `note`, `ask` or `end`."""
+
+    seconds: float
+    stage: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """Predicted, not measured: at this pace `reaches_bytes` is full after `in_seconds`."""
+
+    seconds: float
+    in_seconds: float
+    reaches_bytes: float
+    bytes_per_second: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Process:
+    """One of the largest in a watched tree."""
+
+    pid: int
+    name: str
+    private_bytes: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The last record of a session."""
+
+    outcome: str
+    exit_code: int | None
+    problem: str
+    remedy: str
+    signal: int | None = None
+    oom_kills: int | None = None
+
+
+@dataclass(slots=True, kw_only=True)
+class Counts:
+    """How far the run came; what it never told is None."""
+
+    step: int | None = None
+    steps: int | None = None
+    tokens: int | None = None
+    more_tokens: bool = False
+    """The last count was taken before the end of a run that finished: there are more."""
+    documents: int | None = None
+    done_bytes: int | None = None
+    total_bytes: int | None = None
+    new_bytes: int = 0
+    """Read in sessions that are told of, for the mean rate."""
+    merges: int | None = None
+    most_merges: int | None = None
+    epoch: float | None = None
+    seconds_left: float | None = None
+    """Predicted by the run itself."""
+    mfu: float | None = None
+    last_loss: float | None = None
+    best_evaluation: tuple[float, int | None] | None = None
+    last_evaluation: float | None = None
+    not_finite: int = 0
+    skipped: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class Peaks:
+    """The most there was at any record."""
+
+    private_bytes: int | None = None
+    private_seconds: float = 0.0
+    gpu_bytes: int | None = None
+    swapped_bytes: int = 0
+    top: tuple[Process, ...] = ()
+    """The largest processes at the peak of private memory."""
+
+
+@dataclass(slots=True, kw_only=True)
+class RunFacts:
+    """A run, finished or dead."""
+
+    kind: str = ""
+    version: str = ""
+    pid: int | None = None
+    command: tuple[str, ...] = ()
+    how: str = ""
+    limit_bytes: int | None = None
+    floor_bytes: int | None = None
+    settings: Mapping[str, object] = field(default_factory=dict)
+    first_settings: Mapping[str, object] = field(default_factory=dict)
+    records: int = 0
+    dated: bool = False
+    """False for logs of before records had a time."""
+    seconds: float = 0.0
+    """Of work, over all sessions."""
+    started_at: float | None = None
+    last_at: float | None = None
+    end: End | None = None
+    counts: Counts = field(default_factory=Counts)
+    peaks: Peaks = field(default_factory=Peaks)
+    series: dict[str, Series] = field(default_factory=dict)
+    gpus: dict[int, tuple[str, int]] = field(default_factory=dict)
+    """Name and size of each card that a watch saw."""
+    sessions: Kept[Session] = field(default_factory=lambda: Kept(MOST_SESSIONS, 1))
+    bands: Kept[Band] = field(default_factory=lambda: Kept(40, 80))
+    events: Kept[Happening] = field(default_factory=lambda: Kept(20, 50))
+    checkpoints: Kept[Happening] = field(default_factory=lambda: Kept(1, 4))
+    samples: Kept[SampleText] = field(default_factory=lambda: Kept(2, 6))
+    alerts: Kept[Alert] = field(default_factory=lambda: Kept(10, 20))
+    forecast: Forecast | None = None
+
+    @property
+    def budget_bytes(self) -> int | None:
+        """Of the last session that names one; for a watch, its limit."""
+        named = [one.budget_bytes for one in self.sessions if one.budget_bytes]
+        return self.limit_bytes or (named[-1] if named else None)

@@ -1,0 +1,368 @@
+"""A journal, read once from front to back, into the facts of its run. Holds one record and the facts.
+
+Time is time of work: it stands still between two sessions. Logs of before records had a time are laid out by
+the seconds that their steps took.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from lowtide.errors import DataError
+from lowtide.journal import read_journal
+from lowtide.report.page.buckets import Series
+from lowtide.report.page.facts import (
+    MOST_SESSIONS,
+    Alert,
+    Band,
+    End,
+    Forecast,
+    Happening,
+    Process,
+    RunFacts,
+    SampleText,
+    Session,
+)
+from lowtide.report.page.fields import (
+    Record,
+    clock_text,
+    mapping,
+    mappings,
+    number,
+    text,
+    unix_seconds,
+    whole,
+)
+from lowtide.units import format_bytes, format_count, format_seconds
+
+MOST_GPUS = 4
+_MOST_PROCESSES = 8
+_MOST_COMMAND_WORDS = 200
+_RATE_SECONDS = 0.5
+"""A rate over less would be noise."""
+_ALERT_BANDS = {"note": "noted", "ask": "asked to stop", "end": "being ended"}
+
+
+def read_run(path: Path) -> RunFacts:
+    """The facts of the run that the journal tells of; `DataError` where it tells nothing."""
+    reader = _Reader()
+    for record in read_journal(path):
+        reader.take(record)
+    if not reader.facts.records:
+        raise DataError(
+            f"{path} holds no record yet",
+            remedy="run the command again once the run has begun to write its log",
+        )
+    return reader.facts
+
+
+class _Reader:
+    def __init__(self) -> None:
+        self.facts = RunFacts()
+        self._session: Session | None = None
+        self._band: Band | None = None
+        self._offset_seconds = 0.0
+        self._rate_from: tuple[float, int] | None = None
+        self._takers: dict[str, Callable[[Record], None]] = {
+            "advanced": self._take_advanced,
+            "learnt": self._take_learnt,
+            "step": self._take_step,
+            "evaluation": self._take_evaluation,
+            "sample": self._take_sample,
+            "checkpoint": self._take_checkpoint,
+            "note": self._take_note,
+            "memory": self._take_memory,
+            "reading": self._take_reading,
+            "alert": self._take_alert,
+            "forecast": self._take_forecast,
+            "end": self._take_end,
+        }
+
+    def take(self, record: Record) -> None:
+        event, at = text(record, "event"), unix_seconds(record)
+        self.facts.records += 1
+        if event == "start" or self._session is None:
+            self._open_session(record, at)
+        self._move_clock(record, at)
+        taker = self._takers.get(event)
+        if taker is not None:
+            taker(record)
+
+    def _open_session(self, record: Record, at: float | None) -> None:
+        facts, before = self.facts, self._session
+        if before is not None and before.outcome is None and facts.dated:
+            self._say("no end", f"the record broke off at {clock_text(before.last_at)}", grave=True)
+        self._offset_seconds = facts.seconds
+        self._session = Session(
+            number=min(facts.sessions.count, MOST_SESSIONS),
+            from_seconds=facts.seconds,
+            to_seconds=facts.seconds,
+            at=at,
+            last_at=at,
+            budget_bytes=whole(record, "budget_bytes"),
+        )
+        facts.sessions.add(self._session)
+        facts.started_at = at if facts.started_at is None else facts.started_at
+        facts.end, self._band, self._rate_from = None, None, None
+        if text(record, "event") == "start":
+            self._take_start(record, _pause_words(before, at))
+
+    def _take_start(self, record: Record, pause: str) -> None:
+        facts, settings = self.facts, mapping(record, "settings")
+        facts.kind = text(record, "kind") or facts.kind
+        facts.version = text(record, "version")
+        facts.pid = whole(record, "pid")
+        facts.how = text(record, "how")
+        facts.limit_bytes = whole(record, "limit_bytes")
+        facts.floor_bytes = whole(record, "floor_bytes")
+        facts.first_settings = facts.first_settings or settings
+        facts.settings = settings
+        command = record.get("command")
+        if isinstance(command, list):
+            facts.command = tuple(str(word) for word in command[:_MOST_COMMAND_WORDS])
+        step = whole(record, "step")
+        again = facts.sessions.count > 1 or bool(step)
+        words = f"went on from step {step}" if step else "went on" if again else "began"
+        version = f" with lowtide {facts.version}" if facts.version else ""
+        self._say("start", words + pause + version, at=unix_seconds(record))
+        self._enter("starting")
+
+    def _move_clock(self, record: Record, at: float | None) -> None:
+        facts, session = self.facts, self._session
+        assert session is not None
+        seconds = facts.seconds
+        if at is None:
+            seconds += max(0.0, number(record, "seconds") or 0.0)
+        else:
+            session.at = at if session.at is None else session.at
+            seconds = self._offset_seconds + at - session.at
+            session.last_at = facts.last_at = at
+            facts.dated = True
+        facts.seconds = session.to_seconds = max(facts.seconds, seconds)
+        if self._band is not None:
+            self._band.to_seconds = facts.seconds
+
+    def _enter(self, name: str) -> None:
+        if self._band is not None and self._band.name == name:
+            return
+        seconds = self.facts.seconds
+        self._band = Band(name=name, from_seconds=seconds, to_seconds=seconds)
+        self.facts.bands.add(self._band)
+
+    def _draw(self, name: str, value: float | None) -> None:
+        if value is None:
+            return
+        session = self._session
+        assert session is not None
+        series = self.facts.series.get(name)
+        if series is None:
+            series = self.facts.series[name] = Series()
+        series.add(self.facts.seconds, value, session.number)
+
+    def _say(self, label: str, words: str, *, at: float | None = None, grave: bool = False) -> None:
+        facts = self.facts
+        moment = facts.last_at if at is None else at
+        facts.events.add(
+            Happening(seconds=facts.seconds, at=moment, label=label, text=words, grave=grave)
+        )
+
+    def _see_memory(self, record: Record) -> bool:
+        """Whether this was a new peak of private memory."""
+        facts, private = self.facts, whole(record, "private_bytes")
+        self._draw("private", private)
+        budget = whole(record, "budget_bytes")
+        if budget and self._session is not None:
+            self._session.budget_bytes = budget
+        if private is None or private <= (facts.peaks.private_bytes or -1):
+            return False
+        facts.peaks.private_bytes, facts.peaks.private_seconds = private, facts.seconds
+        return True
+
+    def _take_advanced(self, record: Record) -> None:
+        counts = self.facts.counts
+        self._enter("counting words" if self.facts.kind == "train-tokenizer" else "tokenizing")
+        self._see_memory(record)
+        done, total = whole(record, "done_bytes"), whole(record, "total_bytes")
+        self._measure_rate("input rate", done, resumed=whole(record, "resumed_bytes") or 0)
+        counts.done_bytes = done if done is not None else counts.done_bytes
+        counts.total_bytes = total or counts.total_bytes
+        counts.documents = whole(record, "documents") or counts.documents
+        tokens = whole(record, "tokens")
+        if tokens:
+            counts.tokens = tokens
+            self._draw("tokens", tokens)
+
+    def _measure_rate(self, name: str, done: int | None, *, resumed: int) -> None:
+        """Progress a second since the last look; what stood before this session is not counted."""
+        if done is None or self._session is None:
+            return
+        if self._rate_from is None:
+            self._rate_from = (self._session.from_seconds, min(resumed, done))
+        seconds, before = self._rate_from
+        passed = self.facts.seconds - seconds
+        if passed >= _RATE_SECONDS and done >= before:
+            self._draw(name, (done - before) / passed)
+            self.facts.counts.new_bytes += done - before if name == "input rate" else 0
+            self._rate_from = (self.facts.seconds, done)
+
+    def _take_learnt(self, record: Record) -> None:
+        counts = self.facts.counts
+        if self._band is None or self._band.name != "learning merges":
+            self._rate_from = (self.facts.seconds, whole(record, "merges") or 0)
+        self._enter("learning merges")
+        self._see_memory(record)
+        counts.merges = whole(record, "merges")
+        counts.most_merges = whole(record, "most_merges")
+        self._draw("merges", counts.merges)
+        self._measure_rate("merge rate", counts.merges, resumed=0)
+
+    def _take_step(self, record: Record) -> None:
+        facts, counts = self.facts, self.facts.counts
+        facts.kind = facts.kind or "train"
+        self._enter("training")
+        self._see_memory(record)
+        loss = number(record, "loss")
+        counts.not_finite += loss is None and record.get("loss") is not None
+        counts.skipped += record.get("skipped") is True
+        counts.last_loss = loss if loss is not None else counts.last_loss
+        counts.step = whole(record, "step")
+        counts.steps = whole(record, "steps")
+        counts.tokens = whole(record, "tokens")
+        counts.epoch = number(record, "epoch")
+        counts.seconds_left = number(record, "seconds_left")
+        counts.mfu = number(record, "mfu")
+        self._draw("loss", loss)
+        for name in ("step", "tokens", "learning_rate", "gradient_norm", "tokens_per_second"):
+            self._draw(name, number(record, name))
+        self._see_gpu("gpu", whole(record, "gpu_bytes"))
+
+    def _see_gpu(self, name: str, used: int | None) -> None:
+        self._draw(name, used)
+        if used is not None:
+            self.facts.peaks.gpu_bytes = max(used, self.facts.peaks.gpu_bytes or 0)
+
+    def _take_evaluation(self, record: Record) -> None:
+        counts, loss = self.facts.counts, number(record, "loss")
+        if loss is None:
+            return
+        self._draw("evaluation", loss)
+        counts.last_evaluation = loss
+        if counts.best_evaluation is None or loss < counts.best_evaluation[0]:
+            counts.best_evaluation = (loss, whole(record, "step"))
+
+    def _take_sample(self, record: Record) -> None:
+        sample = SampleText(
+            step=whole(record, "step"), seconds=self.facts.seconds, text=text(record, "text")
+        )
+        self.facts.samples.add(sample)
+
+    def _take_checkpoint(self, record: Record) -> None:
+        facts, step = self.facts, whole(record, "step")
+        words = f"at step {step}" if step is not None else ""
+        done, tokens = whole(record, "done_bytes"), whole(record, "tokens")
+        if done is not None and step is None:
+            words = f"{format_bytes(done)} of input, {format_count(tokens or 0)} tokens are safe"
+        if step is not None and (path := text(record, "path")):
+            words += f": {path}"
+        took = number(record, "seconds")
+        words += f", in {format_seconds(took)}" if took is not None and step is not None else ""
+        facts.checkpoints.add(
+            Happening(seconds=facts.seconds, at=facts.last_at, label="checkpoint", text=words)
+        )
+
+    def _take_note(self, record: Record) -> None:
+        warns = text(record, "level") == "warning"
+        self._say("warning" if warns else "note", text(record, "text"), grave=warns)
+
+    def _take_memory(self, record: Record) -> None:
+        self._see_memory(record)
+        for name in ("mapped", "available"):
+            self._draw(name, whole(record, f"{name}_bytes"))
+        swapped = whole(record, "swapped_bytes")
+        self._draw("swapped", swapped)
+        self.facts.peaks.swapped_bytes = max(self.facts.peaks.swapped_bytes, swapped or 0)
+        self._draw("stalled", number(record, "stalled_percent"))
+
+    def _take_reading(self, record: Record) -> None:
+        facts, before = self.facts, self.facts.peaks.private_bytes or -1
+        if self._band is None or self._band.name == "starting":
+            self._enter("watched")
+        self._take_memory(record)
+        if (whole(record, "private_bytes") or -1) > before:
+            facts.peaks.top = _processes(record)
+        self._draw("charged", whole(record, "cgroup_bytes"))
+        for card in mappings(record, "gpus", MOST_GPUS):
+            index = whole(card, "index") or 0
+            if index in facts.gpus or len(facts.gpus) < MOST_GPUS:
+                facts.gpus[index] = (text(card, "name"), whole(card, "total_bytes") or 0)
+                self._see_gpu(f"gpu {index}", whole(card, "used_bytes"))
+
+    def _take_alert(self, record: Record) -> None:
+        facts, stage = self.facts, text(record, "stage")
+        facts.alerts.add(Alert(seconds=facts.seconds, stage=stage))
+        name = _ALERT_BANDS.get(stage, "watched")
+        self._enter(name)
+        self._say(name, text(record, "reason"), grave=stage != "note")
+
+    def _take_forecast(self, record: Record) -> None:
+        in_seconds, reaches = number(record, "seconds"), number(record, "reaches_bytes")
+        pace = number(record, "bytes_per_second")
+        if in_seconds is None or reaches is None or pace is None:
+            return
+        self.facts.forecast = Forecast(
+            seconds=self.facts.seconds,
+            in_seconds=in_seconds,
+            reaches_bytes=reaches,
+            bytes_per_second=pace,
+        )
+        size = format_bytes(int(min(max(reaches, 0), 1e18)))
+        self._say(
+            "forecast", f"{size} would be reached in {format_seconds(in_seconds)} (predicted)"
+        )
+
+    def _take_end(self, record: Record) -> None:
+        facts, outcome = self.facts, text(record, "outcome")
+        facts.end = End(
+            outcome=outcome,
+            exit_code=whole(record, "exit_code"),
+            problem=text(record, "problem"),
+            remedy=text(record, "remedy"),
+            signal=whole(record, "signal"),
+            oom_kills=whole(record, "oom_kills"),
+        )
+        if self._session is not None:
+            self._session.outcome = outcome
+        if outcome == "done":
+            self._read_to_the_end()
+        peak = whole(record, "peak_private_bytes")
+        if peak is not None and peak > (facts.peaks.private_bytes or 0):
+            facts.peaks.private_bytes = peak
+        grave = outcome == "failed"
+        self._say(
+            "end", f"{outcome}: {facts.end.problem}" if facts.end.problem else outcome, grave=grave
+        )
+
+    def _read_to_the_end(self) -> None:
+        """A finished run read all of its input, also where its last count is a second older."""
+        counts = self.facts.counts
+        if counts.done_bytes is not None and counts.total_bytes:
+            counts.more_tokens = counts.done_bytes < counts.total_bytes
+            counts.done_bytes = counts.total_bytes
+
+
+def _pause_words(before: Session | None, at: float | None) -> str:
+    if before is None or before.last_at is None or at is None:
+        return ""
+    return f" after a pause of {format_seconds(max(0.0, at - before.last_at))}"
+
+
+def _processes(record: Record) -> tuple[Process, ...]:
+    return tuple(
+        Process(
+            pid=whole(one, "pid") or 0,
+            name=text(one, "name"),
+            private_bytes=whole(one, "private_bytes") or 0,
+        )
+        for one in mappings(record, "top", _MOST_PROCESSES)
+    )

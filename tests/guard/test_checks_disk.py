@@ -1,0 +1,152 @@
+"""The disk is asked, really written to, and left as it was."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from lowtide.guard.doctor.check_disk import (
+    Room,
+    Written,
+    check_file_system,
+    check_shared_memory,
+    check_space,
+    check_temporary,
+    check_writing,
+    file_system,
+    judge_speed,
+    measure_writing,
+    read_room,
+)
+from lowtide.units import GIB, MIB
+
+MOUNTS = """\
+27 1 254:0 / / rw,relatime - ext4 /dev/vda rw
+30 27 0:27 / /tmp rw,relatime - tmpfs tmpfs rw,size=24684100k
+31 27 0:28 / /mnt/my\\040disk rw shared:4 - xfs /dev/sdb rw
+32 27 0:29 / /data rw - ext4 /dev/sdc rw
+33 27 0:30 / /data rw - nfs4 server:/data rw
+"""
+
+
+def room(free_bytes: int, free_files: int | None = None) -> Room:
+    return Room(free_bytes=free_bytes, total_bytes=200 * GIB, free_files=free_files)
+
+
+@pytest.mark.parametrize(
+    ("folder", "kind"),
+    [
+        ("/home/me", "ext4"),
+        ("/tmp", "tmpfs"),
+        ("/tmp/a/b", "tmpfs"),
+        ("/tmpfiles", "ext4"),
+        ("/mnt/my disk/tokens", "xfs"),
+        ("/data/tokens", "nfs4"),
+    ],
+)
+def test_the_innermost_and_last_mount_holds_the_folder(
+    tmp_path: Path, folder: str, kind: str
+) -> None:
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/mountinfo").write_text(MOUNTS)
+    assert file_system(Path(folder), tmp_path) == kind
+
+
+def test_a_system_without_mountinfo_says_nothing_of_it(tmp_path: Path) -> None:
+    assert file_system(Path("/home"), tmp_path) is None
+    assert check_file_system(None, container=None) is None
+    assert check_temporary(Path("/tmp"), None, other=None) is None
+    assert check_shared_memory(None, container=None) is None
+
+
+@pytest.mark.parametrize(
+    ("free_bytes", "free_files", "level"),
+    [
+        (50 * GIB, 10**6, "ok"),
+        (50 * GIB, None, "ok"),
+        (5 * GIB, 10**6, "advice"),
+        (GIB // 2, 10**6, "problem"),
+        (50 * GIB, 12, "problem"),
+    ],
+)
+def test_too_little_room_is_told(free_bytes: int, free_files: int | None, level: str) -> None:
+    assert check_space(room(free_bytes, free_files), Path("/data")).level == level
+
+
+@pytest.mark.parametrize(
+    ("kind", "container", "level"),
+    [
+        ("ext4", None, "ok"),
+        ("nfs4", None, "ok"),
+        ("tmpfs", None, "advice"),
+        ("overlay", "Docker", "advice"),
+        ("overlay", None, "ok"),
+        ("9p", None, "advice"),
+    ],
+)
+def test_what_takes_ram_or_goes_away_is_advised_against(
+    kind: str, container: str | None, level: str
+) -> None:
+    check = check_file_system(kind, container=container)
+    assert check is not None
+    assert check.level == level
+
+
+def test_temporary_files_in_memory_are_sent_elsewhere() -> None:
+    check = check_temporary(Path("/tmp"), "tmpfs", other=Path("/var/tmp"))
+    assert check is not None
+    assert check.remedy == "`export TMPDIR=/var/tmp`, a folder on a disk"
+
+
+def test_dockers_64_mib_of_shared_memory_are_told() -> None:
+    check = check_shared_memory(64 * MIB, container="Docker")
+    assert check is not None
+    assert check.level == "advice"
+    assert "--shm-size" in str(check.remedy)
+
+
+def test_the_trial_stays_inside_both_bounds_and_leaves_nothing(tmp_path: Path) -> None:
+    written = measure_writing(tmp_path, most_bytes=5 * MIB, most_seconds=60)
+    assert written.total_bytes == 5 * MIB
+    assert written.seconds > 0
+    at_once = measure_writing(tmp_path, most_bytes=1 << 40, most_seconds=0.05)
+    assert MIB <= at_once.total_bytes < GIB
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_trial_has_no_name_while_it_lasts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[list[str]] = []
+    real = os.fsync
+
+    def look(file: int) -> None:
+        seen.append(os.listdir(tmp_path))  # noqa: PTH208
+        real(file)
+
+    monkeypatch.setattr(os, "fsync", look)
+    measure_writing(tmp_path, most_bytes=2 * MIB)
+    assert seen == [[], []]
+
+
+def test_the_speed_is_told_with_the_bytes_that_proved_it(tmp_path: Path) -> None:
+    check = check_writing(tmp_path, read_room(tmp_path), "ext4")
+    assert "written and synced in" in check.finding
+    assert "(measured:" in check.finding
+    slow = judge_speed(Written(total_bytes=MIB, seconds=1.0))
+    assert slow.level == "advice"
+    assert slow.finding.startswith("1.0 MiB/s (measured: 1.0 MiB written and synced in 1.0s)")
+
+
+def test_a_full_disk_and_memory_are_not_written_to(tmp_path: Path) -> None:
+    missing = tmp_path / "missing"  # writing there would be a problem, not ok
+    assert check_writing(missing, room(4 * MIB), "ext4").finding == "not tried: the disk is full"
+    assert check_writing(missing, room(GIB), "tmpfs").finding == "not tried: tmpfs is memory"
+
+
+def test_a_folder_that_refuses_is_a_problem(tmp_path: Path) -> None:
+    check = check_writing(tmp_path / "missing", room(GIB), "ext4")
+    assert check.level == "problem"
+    assert "no such file or directory" in check.finding

@@ -1,0 +1,170 @@
+"""The picture needs no script and no network, shows the limit and every death, and escapes every string."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import io
+import re
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from lowtide.errors import UsageError
+from lowtide.report.comparison import lay_out, show_ways
+from lowtide.report.memory_picture import (
+    MemoryCurve,
+    check_picture_name,
+    draw_memory,
+    make_page,
+    write_picture,
+)
+from lowtide.report.memory_picture_labels import Label, Plot, place_labels
+from lowtide.units import GIB, MIB
+
+SVG = "{http://www.w3.org/2000/svg}"
+HOSTILE = "</title><script>alert('\"&')</script>\u202eabc"
+RISING = [(number / 10, number * 5 * MIB) for number in range(1, 200)]
+
+
+def curve(name: str = "a way", *, died: bool = False, ours: bool = False) -> MemoryCurve:
+    return MemoryCurve(panel="tokenize", name=name, points=RISING, died=died, ours=ours)
+
+
+def elements(svg: str, kind: str, name: str = "") -> list[ElementTree.Element]:
+    found = ElementTree.fromstring(svg).iter(f"{SVG}{kind}")
+    return [one for one in found if name in one.get("class", "").split(" ") or not name]
+
+
+@pytest.mark.parametrize("width", [380, 640, 820])
+def test_each_way_has_a_line_a_name_and_a_cross_where_it_died(width: int) -> None:
+    svg = draw_memory(
+        [curve("one", died=True), curve("two"), curve("ours", ours=True)], GIB, width=width
+    )
+    assert len(elements(svg, "polyline")) == 3
+    assert len(elements(svg, "path", "cross")) == 1
+    assert len(elements(svg, "circle")) == 2
+    texts = [one.text for one in elements(svg, "text")]
+    assert {"one", "two", "ours"} <= set(texts)
+    assert [one.get("class") for one in elements(svg, "polyline")][-1] == "curve c0"  # ours on top
+
+
+def test_the_limit_is_a_dashed_line_at_its_height() -> None:
+    svg = draw_memory([curve()], GIB, width=640)
+    (limit,) = elements(svg, "line", "limit")
+    ticks = {one.text: float(one.get("y", "0")) for one in elements(svg, "text")}
+    assert float(limit.get("y1", "0")) == pytest.approx(ticks["1 GiB"] - 5)
+    assert ticks["0"] - ticks["512 MiB"] == pytest.approx(
+        ticks["512 MiB"] - ticks["1 GiB"], abs=0.2
+    )
+    assert "stroke-dasharray" in svg
+
+
+def test_every_string_is_escaped_in_picture_and_page() -> None:
+    bad = MemoryCurve(panel=HOSTILE, name=HOSTILE, points=RISING, died=True, note=HOSTILE)
+    svg = draw_memory([bad], GIB, width=640)
+    assert any(HOSTILE in (one.text or "") for one in elements(svg, "text"))
+    page = make_page(
+        [bad], GIB, [(HOSTILE, HOSTILE)], [(HOSTILE, [HOSTILE], [[HOSTILE]])], [HOSTILE]
+    )
+    for text in (svg, page):
+        assert "<script" not in text
+        assert "alert('" not in text
+
+
+def test_the_page_allows_its_own_style_alone_and_fetches_nothing() -> None:
+    page = make_page([curve()], GIB, [("a", "b")], [("t", ["x"], [["y"]])], ["said"])
+    (style,) = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)
+    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
+    assert f"default-src 'none'; style-src 'sha256-{digest}'" in page
+    assert not re.search(r"(?:src|href)=|url\(|@import| style=", page)
+    assert page.count("<svg ") == 2
+    assert len(page) < 300_000
+
+
+def test_light_and_dark_have_their_colours() -> None:
+    svg = draw_memory([curve()], GIB, width=640)
+    light, _, dark = svg.partition("@media (prefers-color-scheme:dark)")
+    for number in range(7):
+        assert f".c{number}{{stroke:" in light
+        assert f".c{number}{{stroke:" in dark
+
+
+def test_nothing_measured_is_still_a_picture() -> None:
+    empty = MemoryCurve(panel="tokenize", name="none", points=[])
+    assert not elements(draw_memory([empty], GIB, width=640), "polyline")
+    short = MemoryCurve(panel="tokenize", name="short", points=[(0.0, MIB)])
+    assert elements(draw_memory([short], GIB, width=640), "polyline")
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 1), st.floats(0, 1), st.integers(1, 40)), min_size=1, max_size=7
+    )
+)
+def test_no_name_stands_on_another_or_outside(ends: list[tuple[float, float, int]]) -> None:
+    plot = Plot(left=70, right=626, top=40, floor=270, most_seconds=1, most_bytes=1)
+    labels = [
+        Label(text="x" * letters, at=plot.place(x, y), kind="t1", avoids=[plot.place(x, y)])
+        for x, y, letters in ends
+    ]
+    placed, homeless = place_labels(plot, labels, 60, "the limit")
+    assert not any(left < 70 + 7 * 9 and abs(base - 53) < 14 for left, base, _, _ in placed)
+    assert len(placed) + len(homeless) == len(labels)
+    for number, (left, base, text, _) in enumerate(placed):
+        assert plot.left <= left <= left + 7 * len(text) <= plot.right
+        assert plot.top <= base - 14 <= base <= plot.floor
+        for other_left, other_base, other, _ in placed[:number]:
+            apart = left + 7 * len(text) < other_left or other_left + 7 * len(other) < left
+            assert apart or abs(base - other_base) >= 14
+
+
+def test_only_names_that_can_be_written_are_taken(tmp_path: Path) -> None:
+    for name in ("a.html", "a.SVG"):
+        check_picture_name(tmp_path / name)
+        write_picture(tmp_path / name, [curve()], GIB, [], [], [])
+    assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
+    assert (tmp_path / "a.SVG").read_text().startswith("<svg ")
+    (tmp_path / "b.svg").mkdir()
+    for wrong in ("a.png", "a", "nowhere/a.svg", "b.svg"):
+        with pytest.raises(UsageError):
+            check_picture_name(tmp_path / wrong)
+
+
+def test_a_table_too_wide_tells_long_outcomes_below() -> None:
+    header = ("way", "outcome", "time")
+    assert lay_out(header, [("a", "died at 3 %", "1s")])[1] == "a    died at 3 %    1s"
+    told = lay_out(header, [("a", "failed: " + "x" * 120, "1s")])
+    assert told[1:] == ["a    failed:    1s", "  failed: " + "x" * 120]
+
+
+def test_elsewhere_than_on_a_terminal_only_lines_that_stay_are_told_at_once() -> None:
+    stream = io.StringIO()
+    with show_ways(stream) as tell:
+        tell("passing", True)
+        tell("it stays", False)
+    assert stream.getvalue() == "it stays\n"
+
+
+@pytest.mark.parametrize(
+    ("seconds", "wanted"),
+    [
+        (0.8, ("0 s", "0.2 s", "0.8 s")),
+        (16.0, ("0 s", "5 s", "15 s")),
+        (100.0, ("0 s", "20 s", "100 s")),
+        (213.0, ("0 min", "0.5 min", "3.5 min")),
+        (7000.0, ("0 min", "20 min", "100 min")),
+    ],
+)
+def test_times_below_the_picture_are_round_and_in_one_unit(
+    seconds: float, wanted: tuple[str, ...]
+) -> None:
+    points = [(seconds * number / 10, number * MIB) for number in range(11)]
+    svg = draw_memory([MemoryCurve(panel="p", name="n", points=points)], GIB, width=640)
+    told = [one.text or "" for one in elements(svg, "text")]
+    times = [text for text in told if re.fullmatch(r"[\d.]+ (s|min)", text)]
+    assert set(wanted) <= set(times)
+    assert len(times) <= 9
