@@ -39,6 +39,12 @@ def parse_bytes(text: str) -> int:
     return _whole(text, float(match.group(1)) * factor)
 
 
+def printable(text: str, *, keep: str = "") -> str:
+    """The text with control characters shown instead of obeyed: a file's or a process's name must not steer a
+    terminal."""
+    return "".join(c if c in keep or c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
 def parse_count(text: str) -> int:
     """Turn `"100M"` into 100,000,000. Counts are decimal: `k`, `M`, `B`."""
     match = _NUMBER.match(text.replace("_", "").replace(",", ""))

@@ -9,11 +9,13 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 
 import psutil
 import pytest
 
+import lowtide as lowtide_package
 from lowtide.memory.cgroups import memory_cgroups
 from tests.commands import LOWTIDE, call, lowtide
 
@@ -135,9 +137,10 @@ def test_json_holds_every_figure_and_keep_keeps(corpus: Path, tmp_path: Path) ->
     ("flags", "code", "problem"),
     [
         (["--limit", "1 apple"], 2, "is not a size"),
-        (["--limit", "1MiB"], 2, "not even the libraries fit"),
+        (["--limit", "20MiB"], 3, "not even the libraries fit"),
         (["--ways", "lisp"], 2, "there is no way 'lisp'"),
         (["--out", "picture.png"], 2, "neither a page nor a picture"),
+        (["--out", "/proc/x.html"], 2, "/proc/x.html cannot be written"),
         (["--limit", "100000GiB"], 3, "is more than"),
         (["--tokenizer", "nothing"], 2, "no tokenizer is called"),
     ],
@@ -148,6 +151,77 @@ def test_wrong_questions_are_refused_at_once(
     refused = call(capsys, "compare", corpus, *flags)
     assert refused.code == code
     assert problem in refused.problem
+
+
+def test_at_the_limit_that_is_advised_every_way_runs(capsys: Capsys, tmp_path: Path) -> None:
+    text = tmp_path / "sources.txt"
+    sources = sorted(Path(lowtide_package.__file__).parent.rglob("*.py"))
+    text.write_text("".join(path.read_text() for path in sources))  # enough words for 32,000 tokens
+    ways = "list,map,pool,lowtide,tokenizers,lowtide-train"
+    flags = ("--sample", "500kB", "--separator", "line", "--ways", ways)
+    refused = call(capsys, "compare", text, "--limit", "20MiB", *flags)
+    told = lowtide("compare", text, *refused.advice, *flags, "--json")
+    found = told.json["ways"]
+    assert isinstance(found, list)
+    endings = {
+        way["way"]: (way["runs"][0]["outcome"], way["runs"][0]["complaint"]) for way in found
+    }
+    assert {"list", "lowtide", "lowtide-train"} <= set(endings)
+    assert set(endings.values()) == {("finished", None)}
+
+
+@pytest.mark.parametrize("way", ["map", "list"])
+def test_a_path_too_long_for_the_sockets_of_datasets_is_told(
+    corpus: Path, tmp_path: Path, way: str
+) -> None:
+    flags = ("--ways", way, "--sample", "100kB", "--work", tmp_path / ("x" * 60))
+    told = lowtide("compare", corpus, *flags, *BOX)
+    is_there = way == "map" and find_spec("datasets") is not None
+    assert ("too long a path for the sockets" in told.err) == is_there
+
+
+EARLY = """
+import os, signal, sys
+class Early:
+    def find_spec(self, name, path=None, target=None):
+        if name == sys.argv[1]:
+            os.kill(os.getpid(), int(sys.argv[2]))
+sys.meta_path.insert(0, Early())
+from lowtide.cli.main import main
+main(sys.argv[3:])
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
+@pytest.mark.parametrize("module", ["lowtide.report.comparison", "lowtide.pipeline.compare"])
+def test_asked_to_end_while_it_starts_it_ends_as_cleanly(
+    corpus: Path, tmp_path: Path, number: signal.Signals, code: int, module: str
+) -> None:
+    arguments = ["compare", str(corpus), "--work", str(tmp_path), *BOX]
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY, module, str(int(number)), *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == code
+    assert "it begins anew" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
+def test_a_second_interrupt_promises_nothing_either(corpus: Path, tmp_path: Path) -> None:
+    script = EARLY.replace("os.kill(", "[os.kill(").replace("[2]))", "[2])) for _ in 'ab']")
+    arguments = ["compare", str(corpus), "--work", str(tmp_path), *BOX]
+    done = subprocess.run(
+        [sys.executable, "-c", script, "lowtide.pipeline.compare", "2", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 130
+    assert "it begins anew" in done.stderr
 
 
 def test_standard_input_is_refused(capsys: Capsys) -> None:

@@ -185,6 +185,78 @@ def children_that_name(folder: Path) -> list[int]:
     return found
 
 
+@LINUX
+def test_in_a_folder_that_was_removed_it_says_so_and_the_advice_works(tmp_path: Path) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+
+    def inside(*flags: str) -> subprocess.CompletedProcess[str]:
+        script = 'cd "$0" && rmdir "$0"; exec "$@"'
+        gone.mkdir(exist_ok=True)
+        command = ["sh", "-c", script, str(gone), *LOWTIDE, "doctor", "--quick", *flags]
+        return subprocess.run(command, capture_output=True, text=True, check=False)
+
+    told = inside()
+    assert told.returncode == 2
+    assert told.stderr.startswith("error: the current folder is not there any more\n")
+    assert "disk space" in inside("--path", str(tmp_path)).stdout
+
+
+@LINUX
+@pytest.mark.parametrize("flags", [(), ("--json",)])
+def test_an_output_that_takes_nothing_is_no_fault_of_ours(flags: tuple[str, ...]) -> None:
+    with open("/dev/full", "w") as full:  # noqa: PTH123
+        done = subprocess.run(
+            [*LOWTIDE, "doctor", "--quick", *flags],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert done.stderr.startswith("error: cannot write to standard output: no space left")
+    assert "fault of lowtide" not in done.stderr
+
+
+@pytest.mark.parametrize("below", ["", "x", "x/y"])
+def test_a_file_is_no_folder(capsys: Capsys, tmp_path: Path, below: str) -> None:
+    (tmp_path / "file").write_text("")
+    refused = call(capsys, "doctor", "--quick", "--path", tmp_path / "file" / below)
+    assert refused.code == 2
+    assert refused.problem == f"{tmp_path / 'file'} is a file and no folder"
+
+
+@LINUX
+def test_a_path_that_leads_to_itself_is_refused(capsys: Capsys, tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    assert call(capsys, "doctor", "--quick", "--path", tmp_path / "loop" / "x").code == 2
+
+
+def test_a_folder_for_temporary_files_that_is_not_there_is_told(tmp_path: Path) -> None:
+    missing = tmp_path / "none" / "tmp"
+    bite = lines(lowtide("doctor", "--quick", "--json", env={"TMPDIR": str(missing)}))[
+        "temporary files"
+    ]
+    assert bite["level"] == "advice"
+    assert f"TMPDIR is {missing}, which is not there" in bite["finding"]
+    subprocess.run(["sh", "-c", bite["remedy"].split("`")[1]], check=True)
+    after = lines(lowtide("doctor", "--quick", "--json", env={"TMPDIR": str(missing)}))
+    assert "which is not there" not in after["temporary files"]["finding"]
+
+
+@LINUX
+def test_a_folder_that_takes_no_file_is_a_problem_even_when_quick(capsys: Capsys) -> None:
+    told = call(capsys, "doctor", "--quick", "--json", "--path", "/sys")  # not even root's to write
+    bite = lines(told)["write speed"]
+    assert bite["level"] == "problem"
+    assert bite["finding"].startswith("/sys cannot be written: ")
+
+
+def test_quick_leaves_nothing_in_the_folder(capsys: Capsys, tmp_path: Path) -> None:
+    call(capsys, "doctor", "--quick", "--path", tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_summary_counts() -> None:
     checks = [problem("a", "x", "y"), advice("b", "x", "y"), advice("c", "x", "y"), ok("d", "x")]
     assert summary(checks) == "1 problem, 2 pieces of advice, 1 ok"

@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from lowtide.dataset.find_tokens import RUN_RECORD
+from lowtide.shards.layout import MANIFEST_NAME
+from lowtide.tokenizer.write_files import TRAINED_MANIFEST_NAME
 from tests.commands import call
 from tests.report.page_journals import BEGAN, end, tokenized, trained, watched, write_log
 
@@ -56,29 +59,109 @@ def test_a_dead_run_has_a_page_too(capsys: Capsys, tmp_path: Path) -> None:
     assert "it still runs, or it was killed" in str(found["verdict"])
 
 
-def test_2_when_there_is_no_log_or_no_place_for_the_page(
+def test_2_when_there_is_no_log(capsys: Capsys, tmp_path: Path) -> None:
+    (tmp_path / "pictures").mkdir()
+    for wrong, words in (("nowhere", "there is no"), ("pictures", "only runs of lowtide keep one")):
+        refused = call(capsys, "report", tmp_path / wrong)
+        assert refused.code == 2
+        assert words in refused.problem
+        assert "tokenize, train-tokenizer or train" in refused.hint
+
+
+@pytest.mark.parametrize("name", [MANIFEST_NAME, RUN_RECORD, TRAINED_MANIFEST_NAME])
+def test_a_run_of_a_version_without_logs_is_told_so(
+    capsys: Capsys, tmp_path: Path, name: str
+) -> None:
+    (tmp_path / name).write_text("{}")
+    refused = call(capsys, "report", tmp_path)
+    assert refused.code == 2
+    assert "a version of lowtide that kept none" in refused.problem
+
+
+def test_a_file_that_is_no_log_is_named_as_such_and_nothing_is_written(
+    capsys: Capsys, tmp_path: Path
+) -> None:
+    texts = {
+        "README.md": "# Three small pigs\n\nand a wolf\n",
+        "corpus.jsonl": '{"text": "a"}\n{"text": "b"}\n',
+        "other.jsonl": '{"event": "click", "at": 5}\n',
+        "log.jsonl": "three small pigs\n",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).write_text(text)
+        refused = call(capsys, "report", tmp_path / name)
+        assert refused.code == 2, name
+        assert f"{name} is no log" in refused.problem
+        assert "remove" not in refused.hint
+    assert {one.name for one in tmp_path.iterdir()} == set(texts)
+
+
+def test_only_a_page_of_lowtide_is_replaced(capsys: Capsys, run: Path, tmp_path: Path) -> None:
+    taken = tmp_path / "index.html"
+    taken.write_text("<!DOCTYPE html><title>mine</title>")
+    refused = call(capsys, "report", run, "--out", taken)
+    assert (refused.code, taken.read_text()) == (2, "<!DOCTYPE html><title>mine</title>")
+    assert "is no page of lowtide" in refused.problem
+    assert "pass another `--out`" in refused.hint
+    (run / "report.html").write_text("")
+    assert call(capsys, "report", run).code == 2
+    assert call(capsys, "report", run, "--out", tmp_path / "mine.HTML").code == 0
+    assert call(capsys, "report", run, "--out", tmp_path / "mine.HTML").code == 0
+
+
+@pytest.mark.parametrize("name", ["lowtide-run.json", "log.jsonl", "page", ".html/", "new.txt"])
+def test_a_page_is_named_html(capsys: Capsys, run: Path, name: str) -> None:
+    (run / "lowtide-run.json").write_text('{"run": 1}')
+    (run / ".html").mkdir()
+    before = {one.name: one.read_bytes() for one in run.iterdir() if one.is_file()}
+    refused = call(capsys, "report", run, "--out", f"{run}/{name}")
+    assert refused.code == 2
+    assert ".html" in refused.hint
+    assert {one.name: one.read_bytes() for one in run.iterdir() if one.is_file()} == before
+
+
+def test_a_page_does_not_go_to_stdout(
+    capsys: Capsys, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    refused = call(capsys, "report", run, "--out", "-")
+    assert (refused.code, refused.out) == (2, "")
+    assert "--json" in refused.hint
+    assert [one.name for one in tmp_path.iterdir()] == ["run"]
+
+
+def test_the_remedy_for_a_place_that_cannot_be_written_works(
     capsys: Capsys, run: Path, tmp_path: Path
 ) -> None:
-    for wrong in (tmp_path, tmp_path / "nowhere"):
-        refused = call(capsys, "report", wrong)
-        assert refused.code == 2
-        assert "there is no log" in refused.problem
-        assert "tokenize, train-tokenizer or train" in refused.hint
-    assert call(capsys, "report", run, "--out", tmp_path).code == 2
-    assert call(capsys, "report", run, "--out", run / "log.jsonl").code == 2
-    assert "records" not in (run / "log.jsonl").read_text()[:200]
-    log = (run / "log.jsonl").read_bytes()
-    assert call(capsys, "report", run, "--out", run / "x" / "y.html").code == 1
-    assert (run / "log.jsonl").read_bytes() == log
-    assert [one.name for one in run.iterdir()] == ["log.jsonl"]
-
-
-def test_1_when_the_log_is_not_a_log(capsys: Capsys, run: Path) -> None:
-    (run / "log.jsonl").write_text("three small pigs\n")
-    refused = call(capsys, "report", run)
+    page = tmp_path / "not\nthere\x1b[31m" / "page.html"
+    refused = call(capsys, "report", run, "--out", page)
     assert refused.code == 1
-    assert "line 1" in refused.problem
-    assert not (run / "report.html").exists()
+    assert "goes on" not in refused.hint
+    assert "\n" not in refused.problem + refused.hint
+    assert "not\\nthere\\x1b[31m" in refused.problem
+    assert "make the folder" in refused.hint
+    page.parent.mkdir()
+    assert call(capsys, "report", run, "--out", page).code == 0
+    (run / "file").touch()
+    for wrong in (run / "file" / "page.html", tmp_path / ("x" * 300 + ".html")):
+        refused = call(capsys, "report", run, "--out", wrong)
+        assert refused.code == 1
+        assert "goes on" not in refused.hint
+        assert "`--out" in refused.hint
+
+
+def test_names_with_newlines_are_told_on_one_line(capsys: Capsys, tmp_path: Path) -> None:
+    (tmp_path / "a\nfolder").mkdir()
+    (tmp_path / "a\nfile").write_text("pigs\n")
+    write_log(tmp_path / "a\nlog", watched())
+    taken = tmp_path / "a\npage.html"
+    taken.touch()
+    calls = [["a\nfolder"], ["a\nfile"], ["no\nwhere"], ["x\n" * 3000]]
+    calls += [["a\nlog", "--out", str(taken)], ["a\nlog", "--out", "a\nb"]]
+    for name, *more in calls:
+        refused = call(capsys, "report", tmp_path / name, *more)
+        assert refused.code in (1, 2)
+        assert "\n" not in refused.problem + refused.hint
 
 
 def test_a_page_costs_neither_torch_nor_numpy(run: Path) -> None:

@@ -69,7 +69,7 @@ def test_the_screen_shows_history_limit_and_the_heaviest(tmp_path: Path) -> None
         (["--limit", "0GB", "--", "true"], "--limit of 0GB is nothing"),
         (["--limit", "120%", "--", "true"], "'120%' is no share"),
         (["--pid", "4194999"], "there is no process 4194999"),
-        (["--", "lowtide-no-such"], "there is no command 'lowtide-no-such'"),
+        (["--", "lowtide-no-such"], "there is no command 'lowtide-no-such' that can be run"),
     ],
 )
 def test_what_cannot_be_watched_is_told(

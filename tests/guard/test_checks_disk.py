@@ -16,6 +16,8 @@ from lowtide.guard.doctor.check_disk import (
     check_temporary,
     check_writing,
     file_system,
+    find_refusal,
+    find_wrong_temporary,
     judge_speed,
     measure_writing,
     read_room,
@@ -98,6 +100,25 @@ def test_temporary_files_in_memory_are_sent_elsewhere() -> None:
     check = check_temporary(Path("/tmp"), "tmpfs", other=Path("/var/tmp"))
     assert check is not None
     assert check.remedy == "`export TMPDIR=/var/tmp`, a folder on a disk"
+
+
+def test_only_a_setting_that_leads_nowhere_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "a file's name"
+    file.write_text("")
+    assert find_wrong_temporary({}, used=Path("/tmp")) is None
+    assert find_wrong_temporary({"TMPDIR": ""}, used=Path("/tmp")) is None
+    assert find_wrong_temporary({"TMPDIR": str(tmp_path)}, used=Path("/tmp")) is None
+    wrong = find_wrong_temporary({"TEMP": str(file)}, used=Path("/tmp"))
+    assert wrong is not None
+    assert wrong.finding.startswith(f"TEMP is {file}, which is no folder")
+
+
+def test_a_folder_is_tried_without_a_trace(tmp_path: Path) -> None:
+    assert find_refusal(tmp_path) is None
+    assert list(tmp_path.iterdir()) == []
+    refused = find_refusal(tmp_path / "missing")
+    assert refused is not None
+    assert refused.level == "problem"
 
 
 def test_dockers_64_mib_of_shared_memory_are_told() -> None:

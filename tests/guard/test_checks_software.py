@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.guard.doctor.check_gpu import GpuReading, SeenGpu, check_gpu, parse_gpus, read_gpus
+from lowtide.guard.doctor.check_gpu import DriverAnswer, SeenGpu, check_gpu, parse_gpus, read_gpus
 from lowtide.guard.doctor.check_software import (
     check_extras,
     check_libraries,
@@ -129,13 +129,13 @@ def test_lines_that_are_no_cards_are_passed_over() -> None:
 
 
 def test_no_card_is_fine_and_a_hidden_or_lost_one_is_told(tmp_path: Path) -> None:
-    (check,) = check_gpu(GpuReading(), {}, container=None)
+    (check,) = check_gpu(DriverAnswer(), {}, container=None)
     assert check.level == "ok"
-    (check,) = check_gpu(GpuReading(cards=(CARD,)), {"CUDA_VISIBLE_DEVICES": ""}, container=None)
+    (check,) = check_gpu(DriverAnswer(cards=(CARD,)), {"CUDA_VISIBLE_DEVICES": ""}, container=None)
     assert (check.level, check.remedy) == ("advice", "`unset CUDA_VISIBLE_DEVICES`")
-    (check,) = check_gpu(GpuReading(on_the_bus=True), {}, container="Docker")
+    (check,) = check_gpu(DriverAnswer(on_the_bus=True), {}, container="Docker")
     assert "--gpus all" in str(check.remedy)
-    (check,) = check_gpu(GpuReading(driver_loaded=True), {}, container=None)
+    (check,) = check_gpu(DriverAnswer(driver_loaded=True), {}, container=None)
     assert "no nvidia-smi" in check.finding
 
 
@@ -154,7 +154,7 @@ def test_a_card_on_the_bus_is_seen_without_a_driver(
 
 def test_a_card_that_others_hold_is_told() -> None:
     held = SeenGpu(name="A", driver="1", total_bytes=12 * GIB, used_bytes=4 * GIB)
-    checks = check_gpu(GpuReading(cards=(CARD, held)), {}, container=None)
+    checks = check_gpu(DriverAnswer(cards=(CARD, held)), {}, container=None)
     assert [check.level for check in checks] == ["ok", "advice"]
 
 

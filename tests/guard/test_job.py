@@ -13,7 +13,7 @@ import pytest
 
 from lowtide.errors import UsageError
 from lowtide.guard.box import open_box
-from lowtide.guard.job import find_job, start_job, start_time, written_file
+from lowtide.guard.job import check_command, find_job, start_job, start_time, written_file
 from lowtide.guard.respond import Asking
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes as Linux has them")
@@ -106,11 +106,8 @@ def test_an_id_that_was_given_out_again_is_another_job() -> None:
 def test_who_does_not_exist_is_told() -> None:
     with pytest.raises(UsageError, match="there is no process 4194999"), find_job(4_194_999):
         pass
-    with (
-        pytest.raises(UsageError, match="there is no command 'lowtide-no-such'"),
-        start_job(["lowtide-no-such"], fence_bytes=None),
-    ):
-        pass
+    with pytest.raises(UsageError, match="there is no command 'lowtide-no-such'"):
+        check_command(["lowtide-no-such"])
 
 
 def test_the_file_that_output_goes_to_is_found(tmp_path: Path) -> None:
@@ -119,7 +116,7 @@ def test_the_file_that_output_goes_to_is_found(tmp_path: Path) -> None:
         log.open("wb") as file,
         subprocess.Popen(SLEEP, stderr=file, stdout=subprocess.PIPE) as process,
     ):
-        assert written_file(process.pid, 2) == str(log)
+        assert written_file(process.pid, 2) == log
         assert written_file(process.pid, 1) is None
         process.kill()
         process.communicate()

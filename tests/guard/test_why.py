@@ -336,12 +336,61 @@ def test_of_a_resumed_run_the_last_session_counts(tmp_path: Path) -> None:
 def test_a_torn_or_damaged_journal_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     run = run_folder(tmp_path)
     with (run / LOG_NAME).open("a") as file:
-        file.write('not json\n{"event": "end", "outcome": "done"}\n{"event": "st')
-    verdict = explain(question(tmp_path, target=run))
-    assert verdict.cause != "finished"
-    texts = [line.text for line in verdict.evidence]
+        file.write('not json\n{"event": "st')
+    texts = [line.text for line in explain(question(tmp_path, target=run)).evidence]
     assert any("in the middle of a line" in text for text in texts)
-    assert any("is not a JSON object" in text for text in texts)
+    assert any("could not be read" in text for text in texts)
+    with (run / LOG_NAME).open("a") as file:
+        file.write('art"}\n{"event": "end", "outcome": "done"}\n')
+    assert explain(question(tmp_path, target=run)).cause == "finished"
+
+
+def test_only_what_the_job_itself_wrote_into_a_file_is_its_own(tmp_path: Path) -> None:
+    log, path = tmp_path / "shared.log", tmp_path / "timeline.jsonl"
+    log.write_text("MemoryError\nlowtide: note: 3 GiB\nall is well\nMemoryError\n")
+    began, ended = len("MemoryError\n"), log.read_text().index("MemoryError", 5)
+    with Journal(path) as journal:
+        journal.write(
+            "start", kind="watch", command=["job"], stderr_path=str(log), stderr_began_bytes=began
+        )
+        journal.write(
+            "end",
+            outcome="ended",
+            exit_code=3,
+            signal=None,
+            stderr_path=str(log),
+            stderr_ended_bytes=ended,
+        )
+    verdict = explain(question(tmp_path, target=path))
+    assert verdict.cause == "failed", verdict
+    assert not any("MemoryError" in line.text for line in verdict.evidence)
+
+
+def test_lines_of_other_programs_with_an_event_are_a_text(tmp_path: Path) -> None:
+    log = tmp_path / "structured.log"
+    log.write_text(
+        '{"event": "step 3", "level": "info"}\nMemoryError: Unable to allocate 5.6 GiB\n'
+    )
+    assert explain(question(tmp_path, target=log)).cause == "MemoryError"
+
+
+def test_a_run_whose_lock_is_free_is_dead_whoever_has_its_number_now(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    run.mkdir()
+    with Journal(run / LOG_NAME) as journal:
+        journal.write("start", kind="train", pid=os.getpid(), settings={})
+    assert explain(question(tmp_path, target=run)).cause != "running"
+
+
+@pytest.mark.parametrize("text", ["[" * 60_000, '{"event": "start", "settings": ' + "[" * 60_000])
+def test_deep_nesting_and_huge_numbers_are_survived(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "log.jsonl"
+    huge = "9" * 400
+    path.write_text(
+        f'{text}\n{{"event": "reading", "private_bytes": {huge}}}\n'
+        f"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate {huge} GiB.\n"
+    )
+    assert explain(question(tmp_path, target=path)).cause == "out of GPU memory"
 
 
 def test_fields_of_other_kinds_are_as_good_as_missing(tmp_path: Path) -> None:

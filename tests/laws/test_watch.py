@@ -101,7 +101,7 @@ def test_by_default_a_job_is_asked_and_its_own_answer_passes_through(desk: Desk)
     code, _, err = desk.finish("--limit", "200MiB", command=python(POLITE_LEAK))
     assert code == 75, err
     assert [alert["stage"] for alert in desk.told("alert")] == ["note", "ask"]
-    assert "asked to stop: the job uses" in err
+    assert "asking it to stop: the job uses" in err
 
 
 def test_the_user_may_want_to_be_told_and_nothing_else(desk: Desk) -> None:
@@ -188,7 +188,10 @@ def test_a_timeline_of_a_killed_watch_can_be_read_and_the_job_lives_on(desk: Des
         os.kill(int(str(start["job_pid"])), signal.SIGKILL)
         process.communicate()
     assert desk.told("end") == []
-    with open_box(None) as box:
-        if box is not None:
-            left = box.folder.parent.glob(f"lowtide-{process.pid}-*")
-            assert list(left) == []
+    for _ in range(50):  # who makes the next box sweeps, as soon as the dead are gone from it
+        with open_box(None) as box:
+            left = list(box.folder.parent.glob(f"lowtide-{process.pid}-*")) if box else []
+        if not left:
+            return
+        time.sleep(0.1)
+    pytest.fail(f"{left} are left")

@@ -13,7 +13,14 @@ from lowtide.pipeline.comparing.growth import Growth, Measured
 from lowtide.pipeline.comparing.run_boxed import Boxed, Ending
 from lowtide.pipeline.comparing.sample import TextSample
 from lowtide.pipeline.comparing.ways import WAYS
-from lowtide.pipeline.comparing.words import introduce, record, remarks, short_note, tables
+from lowtide.pipeline.comparing.words import (
+    curves,
+    introduce,
+    record,
+    remarks,
+    short_note,
+    tables,
+)
 from lowtide.units import GIB, MIB
 
 BY_KEY = {way.key: way for way in WAYS}
@@ -65,6 +72,12 @@ def comparison(*results: WayResult, left_out: tuple[str, ...] = ()) -> Compariso
     )
 
 
+def ways_of(found: Comparison) -> list[dict[str, object]]:
+    told = record(found)["ways"]
+    assert isinstance(told, list)
+    return told
+
+
 def test_what_is_not_installed_is_named_with_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "datasets", None)
     found = comparison(left_out=("map",))
@@ -80,6 +93,40 @@ def test_ours_is_predicted_no_higher_than_its_budget_and_others_as_the_line_goes
     theirs, ours = tables(found)[0].rows
     assert theirs[-1].startswith("6.5 GiB")
     assert ours[-1].startswith("300.0 MiB (its budget)")
+
+
+@pytest.mark.parametrize("measured_twice", [True, False])
+@pytest.mark.parametrize("key", ["map", "lowtide"])
+def test_a_way_that_died_is_predicted_above_the_limit_and_slower_than_it_was(
+    key: str, measured_twice: bool
+) -> None:
+    growth = Growth(
+        smaller=Measured(text_bytes=2 * MIB, peak_bytes=240 * MIB, seconds=1),
+        larger=Measured(text_bytes=4 * MIB, peak_bytes=248 * MIB, seconds=2),
+    )
+    died = result(key, boxed("died", seconds=500.0))
+    died = replace(died, growth=growth if measured_twice else None)
+    found = comparison(died)
+    found = replace(found, sample=replace(SAMPLE, input_share=1.0))
+    assert tables(found)[0].rows[0][-1] == "more than 1.0 GiB, more than 8m 20s"
+    told = ways_of(found)[0]
+    assert told["predicted_peak_bytes"] == GIB
+    assert told["predicted_seconds"] == 500.0
+    assert told["predicted_at_least"] is True
+
+
+def test_a_line_that_goes_beyond_the_limit_is_told_as_it_is() -> None:
+    growth = result("map", boxed()).growth
+    found = comparison(replace(result("map", boxed("died")), growth=growth))
+    assert tables(found)[0].rows[0][-1].startswith("6.5 GiB, ")
+    assert ways_of(found)[0]["predicted_at_least"] is False
+
+
+def test_every_way_has_a_curve_with_its_end() -> None:
+    found = comparison(result("list", boxed("died")), result("lowtide", boxed()))
+    theirs, ours = curves(found)
+    assert theirs == ("tokenize", "Python list of ids", boxed().points, "died at 37 %", True, False)
+    assert ours == ("tokenize", "lowtide tokenize", boxed().points, "", False, True)
 
 
 def test_nothing_is_predicted_where_the_sample_was_everything() -> None:

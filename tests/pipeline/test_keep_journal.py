@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import subprocess
 import sys
 import time
@@ -47,11 +48,14 @@ def told(folder: Path, event: str) -> list[dict[str, object]]:
 
 def test_a_finished_tokenize_tells_its_story(tmp_path: Path, text: Path) -> None:
     out = tmp_path / "tokens"
-    lowtide.tokenize([text], out, memory="256MiB")
+    result = lowtide.tokenize([text], out, memory="256MiB")
     (start,), (end,) = told(out, "start"), told(out, "end")
     assert (start["kind"], start["budget_bytes"]) == ("tokenize", 256 << 20)
     assert start["settings"]["tokenizer"] == "gpt2"  # type: ignore[index]
     assert (end["outcome"], end["exit_code"], end["problem"]) == ("done", 0, None)
+    assert end["peak_private_bytes"] == result.peak_private_bytes
+    assert end["elapsed_seconds"] == pytest.approx(result.seconds, abs=0.5)
+    assert float(str(end["at"])) - float(str(start["at"])) == pytest.approx(result.seconds, abs=0.5)
     last = told(out, "advanced")[-1]
     assert (last["done_bytes"], last["total_bytes"]) == (text.stat().st_size,) * 2
     assert last["tokens"] == verify_dataset(out).tokens
@@ -114,7 +118,14 @@ def test_whatever_ends_a_run_is_told(
 ) -> None:
     with (
         pytest.raises(type(error)),
-        keep_journal(tmp_path, "tokenize", lambda _: None, settings={}, budget_bytes=1),
+        keep_journal(
+            tmp_path,
+            "tokenize",
+            lambda _: None,
+            settings={},
+            budget_bytes=1,
+            started=time.monotonic(),
+        ),
     ):
         raise error
     (end,) = told(tmp_path, "end")
@@ -127,7 +138,7 @@ def test_of_progress_the_first_and_the_last_are_written_and_the_rest_by_the_cloc
 ) -> None:
     written: list[Event] = []
     now = 0.0
-    thinned = Thinned(written.append, clock=lambda: now)
+    thinned = Thinned(lambda event, _: written.append(event), clock=lambda: now)
     for number, distance in enumerate(distances):
         now += distance
         thinned(advanced(number))
@@ -141,7 +152,7 @@ def test_of_progress_the_first_and_the_last_are_written_and_the_rest_by_the_cloc
 def test_days_of_progress_become_a_few_thousand_lines_and_no_note_is_lost() -> None:
     written: list[Event] = []
     now = 0.0
-    thinned = Thinned(written.append, clock=lambda: now)
+    thinned = Thinned(lambda event, _: written.append(event), clock=lambda: now)
     memory = MemoryRead(private_bytes=1, mapped_bytes=1, swapped_bytes=0, available_bytes=1)
     for number in range(100_000):
         now += 5.0
@@ -155,13 +166,51 @@ def test_days_of_progress_become_a_few_thousand_lines_and_no_note_is_lost() -> N
 
 def test_the_last_of_each_kind_is_kept() -> None:
     written: list[Event] = []
-    thinned = Thinned(written.append, clock=lambda: 0.0)
+    thinned = Thinned(lambda event, _: written.append(event), clock=lambda: 0.0)
     learnt = Learnt(merges=1, most_merges=2, private_bytes=1, budget_bytes=1, elapsed_seconds=0.0)
     for event in (advanced(0), advanced(1), learnt, advanced(2)):
         thinned(event)
     assert written == [advanced(0), learnt]
     thinned.finish()
     assert written == [advanced(0), learnt, advanced(2)]
+
+
+def test_what_was_held_back_keeps_its_time() -> None:
+    written: list[float] = []
+    now = 100.0
+    thinned = Thinned(lambda _, at: written.append(at), clock=lambda: now)
+    thinned(advanced(0))
+    now = 100.5
+    thinned(advanced(1))
+    now = 900.0
+    thinned.finish()
+    assert written == [100.0, 100.5]
+
+
+def test_a_log_that_cannot_be_written_is_told_and_the_run_goes_on(
+    tmp_path: Path, text: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    out: Path = tmp_path / "tokens"
+    heard: list[Event] = []
+    monkeypatch.setattr("lowtide.journal._append", full)
+    result = lowtide.tokenize([text], out, listen=heard.append)
+    assert result.manifest.tokens > 0
+    notes = [event.text for event in heard if isinstance(event, Note) and event.level == "warning"]
+    assert len([note for note in notes if "nothing more is logged" in note]) == 1
+    assert not (out / ".lowtide").exists()
+
+
+def test_a_torn_line_is_cut_off_when_the_run_goes_on(tmp_path: Path, text: Path) -> None:
+    out = tmp_path / "tokens"
+    with pytest.raises(StoppedError):
+        lowtide.tokenize([text], out, should_stop=lambda: "terminated")
+    with (out / LOG_NAME).open("ab") as file:
+        file.write(b'{"event": "advan')
+    lowtide.tokenize([text], out)
+    assert [record["outcome"] for record in told(out, "end")] == ["stopped", "done"]
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="page cache apart from private memory")

@@ -14,12 +14,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.errors import UsageError
-from lowtide.report.comparison import lay_out, show_ways
+from lowtide.report.comparison import lay_out, show_comparison, show_ways
 from lowtide.report.memory_picture import (
     MemoryCurve,
-    check_picture_name,
+    check_picture_file,
     draw_memory,
     make_page,
+    show_picture,
     write_picture,
 )
 from lowtide.report.memory_picture_labels import Label, Plot, place_labels
@@ -124,21 +125,63 @@ def test_no_name_stands_on_another_or_outside(ends: list[tuple[float, float, int
 
 def test_only_names_that_can_be_written_are_taken(tmp_path: Path) -> None:
     for name in ("a.html", "a.SVG"):
-        check_picture_name(tmp_path / name)
+        check_picture_file(tmp_path / name)
         write_picture(tmp_path / name, [curve()], GIB, [], [], [])
     assert (tmp_path / "a.html").read_text().startswith("<!doctype html>")
     assert (tmp_path / "a.SVG").read_text().startswith("<svg ")
     (tmp_path / "b.svg").mkdir()
-    for wrong in ("a.png", "a", "nowhere/a.svg", "b.svg"):
+    before = sorted(tmp_path.iterdir())
+    for wrong in ("a.png", "a", "nowhere/a.svg", "b.svg", "x" * 245 + ".svg", "x" * 300 + ".svg"):
         with pytest.raises(UsageError):
-            check_picture_name(tmp_path / wrong)
+            check_picture_file(tmp_path / wrong)
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_a_table_too_wide_tells_long_outcomes_below() -> None:
-    header = ("way", "outcome", "time")
-    assert lay_out(header, [("a", "died at 3 %", "1s")])[1] == "a    died at 3 %    1s"
-    told = lay_out(header, [("a", "failed: " + "x" * 120, "1s")])
-    assert told[1:] == ["a    failed:    1s", "  failed: " + "x" * 120]
+    header = ("way", "outcome", "time", "at 9 GiB")
+    assert lay_out(header, [("a", "died at 3 %", "1s", "-")])[1].startswith(
+        "a    died at 3 %    1s"
+    )
+    told = lay_out(header, [("a", "too slow, " + "mapping " * 12, "1s", "-")])
+    assert told[1] == "a    too slow    1s         -"
+    assert told[2].startswith("  too slow, mapping mapping")
+    assert told[3].startswith("    mapping")
+
+
+HEADER = ("way", "outcome", "peak", "time", "× lowtide", "per GiB", "at 1023.9 GiB (predicted)")
+WIDEST = (
+    "lowtide train-tokenizer", "finished", "1023.9 MiB", "10h 02m", "99.9 on 1/16", "1023.9 MiB",
+    "more than 1023.9 MiB (its budget), more than 10h 02m",
+)  # fmt: skip
+
+
+def test_the_widest_table_fits_80_columns_and_loses_no_cell() -> None:
+    died = ("a", "died at the limit after 37 %, mapping", *WIDEST[2:])
+    refused = ("b", "refused beforehand: " + "it needs more than there is " * 5, *WIDEST[2:])
+    told = lay_out(HEADER, [WIDEST, died, refused])
+    assert max(map(len, told)) <= 80
+    words = " ".join(" ".join(told).split())
+    for cell in (*HEADER[:-1], *WIDEST, *died, *refused):
+        assert " ".join(cell.split()) in words
+    assert "  at 1023.9 GiB (predicted): more than 1023.9 MiB" in "\n".join(told)
+
+
+def test_what_a_way_or_a_path_is_called_cannot_steer_the_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "a\u202eb\nc.html"
+    show_picture(out, [("p", "n", RISING, "", False, False)], GIB, [], [], [])
+    told = capsys.readouterr().err
+    assert told == f"picture: {tmp_path}/a\\u202eb\\nc.html\n"
+    assert out.exists()
+    table = ("t", HEADER, [("a", "failed: \x1b[2J", *WIDEST[2:])])
+    show_comparison([("s", "\x1b")], [table], ["kept: \u202e"], {}, as_json=False)
+    stream = io.StringIO()
+    with show_ways(stream) as tell:
+        tell("failed: \x1b[2J", False)
+    told = capsys.readouterr().out + stream.getvalue()
+    assert "\x1b" not in told
+    assert "\u202e" not in told
 
 
 def test_elsewhere_than_on_a_terminal_only_lines_that_stay_are_told_at_once() -> None:

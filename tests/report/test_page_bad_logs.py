@@ -16,6 +16,7 @@ from lowtide.report.page.charts import MOST_PATH_POINTS
 from lowtide.report.page.document import MOST_PAGE_BYTES, page_html
 from lowtide.report.page.markup import embedded_json, escape
 from lowtide.report.page.read_run import read_run
+from lowtide.report.page.write_page import write_page
 from lowtide.units import GIB, MIB
 from tests.report.page_journals import (
     BEGAN,
@@ -24,11 +25,12 @@ from tests.report.page_journals import (
     end,
     one_step,
     start,
+    tokenized,
     trained,
     watched,
     write_log,
 )
-from tests.report.page_reading import TAGS, make
+from tests.report.page_reading import TAGS, Page, make
 
 TEXTS = st.text(max_size=300)
 
@@ -124,6 +126,7 @@ FIELDS = st.sampled_from(
         ),
         *(
             "exit_code",
+            "elapsed_seconds",
             "signal",
             "gpus",
             "top",
@@ -148,9 +151,24 @@ RECORDS = st.builds(
 )
 @given(st.lists(RECORDS, min_size=1, max_size=8))
 def test_whatever_a_log_holds_a_page_comes_out(tmp_path: Path, records: list[Record]) -> None:
-    content, page = make(tmp_path, records)
+    content, page = make(tmp_path, [*records, {"event": "note"}])
     assert {tag for tag, _ in page.elements} <= TAGS
     assert len(content.encode()) < MOST_PAGE_BYTES
+
+
+def test_lines_that_cannot_be_read_are_left_out_and_counted(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "run" / "log.jsonl", tokenized(seconds=60))
+    lines = log.read_bytes().splitlines(keepends=True)
+    lines[20:20] = [b"\xff\x00 torn\n", b"[1, 2]\n", b"\n"]
+    log.write_bytes(b"".join(lines))
+    page = Page(write_page(tmp_path / "run").path.read_text(encoding="utf-8"))
+    header, events = page.text.split("Over time")
+    assert "3 lines of the log could not be read" in header
+    assert "3 lines of the log could not be read; the first is line 21" in events
+    assert "Finished" in page.text
+    lines[21:23] = []
+    log.write_bytes(b"".join(lines))
+    assert "1 line of the log could not be read" in write_page(log).path.read_text(encoding="utf-8")
 
 
 def test_the_fullest_log_makes_no_page_over_the_limit(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from lowtide.cli.choices import debug_option
-from lowtide.pipeline.stop_signals import listen_for_stops
+from lowtide.pipeline.comparing.stops import listen_for_the_end
 
 
 @click.command("compare", epilog="Nothing is left behind, not even when it is interrupted.")
@@ -64,55 +64,44 @@ def compare_command(
     keep: bool,
     as_json: bool,
 ) -> None:
-    """Run the usual ways and lowtide's on your own text, each in a box.
+    """Run the usual ways and ours on your own text, in boxes.
 
     INPUT is what `tokenize` takes. A sample of it goes through every way alone, in a memory cgroup of its
     own: what does not fit dies there, and nothing else does. Shows memory, time, outcome, and how each
     grows with the text.
     """
-    from lowtide.memory.limits import machine_limit
-    from lowtide.report.comparison import show_comparison, show_ways
-    from lowtide.report.memory_picture import MemoryCurve, check_picture_name, write_picture
-    from lowtide.units import parse_bytes
-
-    if out is not None:
-        check_picture_name(Path(out))
-    with show_ways() as tell, listen_for_stops() as should_stop:
+    with listen_for_the_end() as should_stop:
+        from lowtide.memory.limits import machine_limit
         from lowtide.pipeline.compare import CompareSettings, compare
         from lowtide.pipeline.comparing import words
+        from lowtide.report.comparison import show_comparison, show_ways
+        from lowtide.report.memory_picture import check_picture_file, show_picture
+        from lowtide.units import parse_bytes
 
-        found = compare(
-            inputs,
-            CompareSettings(
-                sample_bytes=parse_bytes(sample),
-                limit_bytes=parse_bytes(limit),
-                ways=tuple(ways.split(",")) if ways is not None else None,
-                tokenizer=tokenizer,
-                column=column,
-                separator=separator,
-                timeout_seconds=timeout,
-                work=Path(work) if work else None,
-                keep=keep,
-            ),
-            machine=machine_limit(slurm=os.environ),
-            environment=os.environ,
-            should_stop=should_stop,
-            tell=tell,
+        if out is not None:
+            check_picture_file(Path(out))
+        settings = CompareSettings(
+            sample_bytes=parse_bytes(sample),
+            limit_bytes=parse_bytes(limit),
+            ways=tuple(ways.split(",")) if ways is not None else None,
+            tokenizer=tokenizer,
+            column=column,
+            separator=separator,
+            timeout_seconds=timeout,
+            work=Path(work) if work else None,
+            keep=keep,
         )
-    rows, remarks = words.introduce(found), words.remarks(found)
-    tables = [(one.title, one.header, one.rows) for one in words.tables(found)]
+        machine, environ = machine_limit(slurm=os.environ), os.environ
+        with show_ways() as tell:
+            found = compare(
+                inputs,
+                settings,
+                machine=machine,
+                environment=environ,
+                should_stop=should_stop,
+                tell=tell,
+            )
+    rows, tables, remarks = words.introduce(found), words.tables(found), words.remarks(found)
     show_comparison(rows, tables, remarks, words.record(found), as_json=as_json)
     if out is not None:
-        curves = [
-            MemoryCurve(
-                panel=one.way.job,
-                name=one.way.name,
-                points=one.whole.points,
-                died=one.whole.ending == "died",
-                note=words.short_note(one),
-                ours=one.way.ours,
-            )
-            for one in found.results
-        ]
-        write_picture(Path(out), curves, found.limit_bytes, rows, tables, remarks)
-        click.echo(f"picture: {out}", err=True)
+        show_picture(Path(out), words.curves(found), found.limit_bytes, rows, tables, remarks)

@@ -21,7 +21,9 @@ from lowtide.cli.verify import verify_command
 from lowtide.cli.watch import watch_command_line
 from lowtide.cli.why import why_command
 from lowtide.errors import LowtideError
+from lowtide.units import printable
 
+_LINES = "\n"
 EXIT_CODES = """\b
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 does not fit (nothing started),
 4 data failed verification, 75 stopped cleanly (run again to go on), 130 interrupted."""
@@ -92,13 +94,11 @@ def _tell(error: BaseException) -> int:
     else:
         problem = f"{type(error).__name__}: {error}"
         remedy = "this is a fault of lowtide; run it with `--debug` and report what that prints"
-    click.echo(f"error: {_printable(problem)}\nhint: {_printable(remedy)}", err=True)
+    click.echo(
+        f"error: {printable(problem, keep=_LINES)}\nhint: {printable(remedy, keep=_LINES)}",
+        err=True,
+    )
     return code
-
-
-def _printable(text: str) -> str:
-    """The text without control characters: a file's name must not steer the terminal."""
-    return "".join(c if c == "\n" or c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _is_bare_call(error: click.ClickException) -> bool:

@@ -9,14 +9,16 @@ import click
 
 from lowtide.cli.choices import debug_option
 
+SECONDS = click.FloatRange(0.05, 30 * 86_400.0)
+
 
 @click.command(
     "watch",
-    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    context_settings={"allow_interspersed_args": False},
     epilog="Its exit code is the command's own; 128 and the signal's number where one ended it.",
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]")
-@click.option("--pid", type=click.IntRange(min=1), help="Watch a process that runs already.")
+@click.option("--pid", type=click.IntRange(1, 2**31 - 1), help="Watch a process that runs already.")
 @click.option("--limit", metavar="SIZE", help="Private memory it may use, or a share such as 80%.")
 @click.option("--floor", metavar="SIZE", help="Memory the machine must keep free.")
 @click.option(
@@ -29,7 +31,7 @@ from lowtide.cli.choices import debug_option
 )
 @click.option(
     "--grace",
-    type=click.FloatRange(min=0),
+    type=SECONDS,
     default=60.0,
     show_default=True,
     help="Seconds between asking and ending.",
@@ -40,7 +42,7 @@ from lowtide.cli.choices import debug_option
 )
 @click.option(
     "--every",
-    type=click.FloatRange(min=0.05),
+    type=SECONDS,
     default=1.0,
     show_default=True,
     help="Seconds between readings.",
@@ -73,8 +75,6 @@ def watch_command_line(
     lowtide watch --limit 40GB -- python train.py
     lowtide watch --pid 4711
     """
-    from pathlib import Path
-
     from lowtide.pipeline.watch import watch_command, watch_process
     from lowtide.pipeline.watch_settings import choose_settings, one_of
     from lowtide.report.watch_view import show_watch, show_watched
@@ -87,15 +87,13 @@ def watch_command_line(
         timeline=timeline,
         alerts=alerts,
         environment=os.environ,
-        pid=os.getpid(),
         grace_seconds=grace,
         interval_seconds=every,
-        stop_file=Path(stop_file) if stop_file else None,
+        stop_file=stop_file,
         on_alert=on_alert,
     )
-    limit_bytes = settings.lines.limit_bytes or 0
-    screen = pid is not None or not sys.stdout.isatty()
-    with show_watch(quiet=quiet, limit_bytes=limit_bytes, screen=screen) as listen:
+    limit_bytes = settings.lines.limit_bytes
+    with show_watch(quiet=quiet, limit_bytes=limit_bytes, screen=pid is not None) as listen:
         if pid is not None:
             result = watch_process(pid, settings, listen, environment=os.environ)
         else:

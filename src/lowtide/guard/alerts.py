@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from lowtide.guard.stages import Alert
 from lowtide.storage.publish import storage_errors
-from lowtide.units import format_bytes
+from lowtide.units import format_bytes, printable
 
 _PATIENCE_SECONDS = 5.0
 
@@ -23,11 +24,14 @@ def stage_name(alert: Alert) -> str:
 def alert_line(alert: Alert, job: str) -> str:
     """`2026-11-16 07:01:02 ask  python train.py: the job uses …; heaviest: python 1234 3.1 GiB`."""
     now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-    heaviest = ", ".join(
-        f"{one.name} {one.pid} {format_bytes(one.private_bytes)}" for one in alert.top
+    return printable(
+        f"{now} {stage_name(alert):<4}  {job}: {alert.reason}; heaviest: {heaviest_of(alert)}"
     )
-    line = f"{now} {stage_name(alert):<4}  {job}: {alert.reason}; heaviest: {heaviest}"
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in line)
+
+
+def heaviest_of(alert: Alert) -> str:
+    """`python 1234 3.1 GiB, sh 1233 1.0 MiB`."""
+    return ", ".join(f"{one.name} {one.pid} {format_bytes(one.private_bytes)}" for one in alert.top)
 
 
 def append_alert(path: Path, line: str) -> None:
@@ -63,6 +67,7 @@ class Hooks:
                 ["/bin/sh", "-c", self._command],
                 env={**self._environment, **told},
                 stdin=subprocess.DEVNULL,
+                stdout=sys.stderr,  # stdout is the job's own
                 start_new_session=True,
             )
         )

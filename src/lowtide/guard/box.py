@@ -20,7 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from lowtide.errors import LowtideError
 from lowtide.memory.cgroups import MemoryCgroup, memory_cgroups
 from lowtide.memory.proc_files import read_text
 
@@ -46,8 +45,13 @@ class Box:
         return ["/bin/sh", "-c", _ENTER, str(self.folder / "cgroup.procs"), *command]
 
     def members(self) -> list[int]:
-        """Who is inside now."""
-        return [int(pid) for pid in (read_text(self.folder / "cgroup.procs") or "").split()]
+        """Who is inside now, in groups that were made inside as well."""
+        texts = [read_text(folder / "cgroup.procs") or "" for folder in _groups(self.folder)]
+        return [int(pid) for text in texts for pid in text.split()]
+
+    def enter(self) -> None:
+        """This process, and all that it starts from now on, is inside."""
+        (self.folder / "cgroup.procs").write_text(str(os.getpid()))
 
     def limit_bytes(self) -> int | None:
         """What the kernel enforces; None where nothing is set."""
@@ -57,9 +61,22 @@ class Box:
     def let_go(self) -> None:
         """Who is inside moves to where the box was made from, and lives on when the box is removed."""
         place = (self.home or self.folder.parent) / "cgroup.procs"
-        for pid in self.members():
-            with suppress(OSError):  # it has ended meanwhile
-                place.write_text(str(pid))
+        for _ in range(_TRIES):  # those that are born meanwhile as well
+            members = self.members()
+            for pid in members:
+                with suppress(OSError):  # it has ended meanwhile, or may not leave
+                    place.write_text(str(pid))
+            if not members:
+                return
+
+    def private_bytes(self) -> int | None:
+        """Anonymous and shared-memory pages of all inside, each counted once; None where it is not told."""
+        text = read_text(self.folder / "memory.stat") or ""
+        sizes = dict(line.split(" ", 1) for line in text.splitlines())
+        names = self._file("total_rss total_shmem", "anon shmem").split()
+        if any(name not in sizes for name in names):
+            return None
+        return sum(int(sizes[name]) for name in names)
 
     def charged_bytes(self) -> int | None:
         """What is charged now, page cache included."""
@@ -80,14 +97,32 @@ class Box:
 
 
 @contextmanager
-def open_box(limit_bytes: int | None) -> Iterator[Box | None]:
-    """A box with this limit, or without one; None where none can be made. Who is inside then is killed."""
+def open_box(limit_bytes: int | None, *, kill: bool = True) -> Iterator[Box | None]:
+    """A box with this limit, or without one; None where none can be made.
+
+    Who is inside at the end is killed; or else stays, and so does the box, until somebody makes another.
+    """
     box = _make_box(limit_bytes)
     try:
         yield box
     finally:
-        if box is not None:
+        if box is not None and kill:
             _remove(box)
+        elif box is not None:
+            _is_gone(box.folder)
+
+
+def _groups(folder: Path) -> list[Path]:
+    """The group and those inside it, inner ones first."""
+    return [Path(path) for path, _, _ in os.walk(folder, topdown=False)]
+
+
+def _is_gone(folder: Path) -> bool:
+    """Remove the group and those inside it; False where somebody lives in one."""
+    for group in _groups(folder):
+        with suppress(OSError):
+            group.rmdir()
+    return not folder.exists()
 
 
 def _make_box(limit_bytes: int | None) -> Box | None:
@@ -117,8 +152,7 @@ def _sweep(folder: Path) -> None:
     for path in folder.glob("lowtide-*-*"):
         maker = path.name.split("-")[1]
         if maker.isdigit() and not Path(f"/proc/{maker}").exists():
-            with suppress(OSError):  # somebody lives in it
-                path.rmdir()
+            _is_gone(path)
 
 
 def _parents() -> Iterator[MemoryCgroup]:
@@ -142,27 +176,19 @@ def _set_limit(box: Box, limit_bytes: int) -> None:
 
 def _try_to_enter(box: Box) -> None:
     """A group may be made and still be closed: v2 asks for rights on the common ancestor."""
-    subprocess.run(box.command_inside(["true"]), check=True, capture_output=True)
+    subprocess.run(box.command_inside(["/bin/sh", "-c", ":"]), check=True, capture_output=True)
 
 
 def _remove(box: Box) -> None:
-    """Only what was started in the box is in it. The last charge may take a moment to go."""
+    """Only what was started in the box is in it. The last charge may take a moment to go; what cannot be
+    removed even so is swept by whoever makes the next box."""
     for _ in range(_TRIES):
         for pid in box.members():
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-        try:
-            box.folder.rmdir()
-        except FileNotFoundError:
+        if _is_gone(box.folder):
             return
-        except OSError:
-            time.sleep(_WAIT_SECONDS)
-        else:
-            return
-    raise LowtideError(
-        f"the cgroup {box.folder} could not be removed",
-        remedy=f"end what is in {box.folder}/cgroup.procs, then remove the folder with rmdir",
-    )
+        time.sleep(_WAIT_SECONDS)
 
 
 def _number(path: Path) -> int | None:

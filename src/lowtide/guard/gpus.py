@@ -36,7 +36,10 @@ def open_gpus() -> Iterator[tuple[Callable[[], Sequence[GpuReading]], str | None
         ]
 
         def read() -> list[GpuReading]:
-            return [_read(pynvml, index, handle) for index, handle in enumerate(handles)]
+            try:
+                return [_read(pynvml, index, handle) for index, handle in enumerate(handles)]
+            except pynvml.NVMLError:  # a card that was lost on the way
+                return []
 
         yield read, None
     finally:

@@ -7,7 +7,6 @@ import select
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,7 +20,7 @@ from lowtide.memory.proc_files import read_text
 
 _FIRST_TO_DIE = 500
 """`oom_score_adj`: should the machine run out all the same, the kernel takes the job before the desktop."""
-_START = f'echo {_FIRST_TO_DIE} > /proc/$$/oom_score_adj 2>/dev/null; exec "$@"'
+_TRIES, _PAUSE_SECONDS = 200, 0.01
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,25 +44,34 @@ class Job:
         self.box = box
         self._process = process
         self._started = start_time(pid)
+        self._known: dict[int, int | None] = {}
+        """Everybody seen so far, and when each was started: who leaves its parent is not forgotten."""
         self._handle = _open_handle(pid)
 
     def members(self) -> list[int]:
-        """Who is alive of it. A box also knows those that left their parent."""
+        """Who is alive of it; never this process, or what it started for itself."""
         if self.box is not None:
             return self.box.members()
-        if not self.is_running:
-            return []
-        return list(tree_of(self.pid))
+        roots = [self.pid] if self.is_running else []
+        roots += [pid for pid, began in self._known.items() if began and start_time(pid) == began]
+        found = {one for root in roots for one in tree_of(root)}
+        found -= set(tree_of(os.getpid())) - set(tree_of(self.pid) if self.is_ours else ())
+        self._known = {pid: self._known.get(pid) or start_time(pid) for pid in sorted(found)}
+        return [pid for pid in self._known if not _is_zombie(pid)]
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether it was started here."""
+        return self._process is not None
 
     @property
     def is_running(self) -> bool:
         """Whether its first process lives."""
         if self._process is not None:
             return self._process.poll() is None
-        state = read_text(Path(f"/proc/{self.pid}/stat"))
-        if state is None:
-            return Path("/proc/self").exists() is False and _answers(self.pid)
-        return start_time(self.pid) == self._started and state.rpartition(") ")[2][:1] != "Z"
+        if not Path("/proc/self").exists():
+            return _answers(self.pid)
+        return start_time(self.pid) == self._started and not _is_zombie(self.pid)
 
     def wait(self, seconds: float) -> None:
         """At most so long; less when the first process ends meanwhile."""
@@ -81,25 +89,25 @@ class Job:
             os.close(self._handle)
             self._handle = None
 
-    def send(self, number: int) -> None:
-        """To the first process, which knows best how to end the others."""
-        with suppress(ProcessLookupError):
-            os.kill(self.pid, number)
+    def send(self, number: int) -> bool:
+        """To the first process, which knows best how to end the others. Whether we may."""
+        return _signal([self.pid], number)
 
-    def send_all(self, number: int) -> None:
-        """To every process of it."""
-        for pid in self.members():
-            with suppress(ProcessLookupError):
-                os.kill(pid, number)
+    def send_all(self, number: int) -> bool:
+        """To every process of it. Whether we may."""
+        return _signal(self.members(), number)
 
-    def end(self) -> None:
-        """Kill what is left, and what it starts meanwhile."""
-        for _ in range(200):
-            if not self.members():
-                return
-            self.send_all(signal.SIGKILL)
-            self.wait(0.02)
-            time.sleep(0.005)
+    def end(self) -> bool:
+        """Kill what is left, and what it starts meanwhile. Whether we may."""
+        allowed = True
+        for _ in range(_TRIES):
+            alive = self.members()
+            if not alive:
+                break
+            allowed = _signal(alive, signal.SIGKILL)
+            self.wait(_PAUSE_SECONDS)
+            time.sleep(_PAUSE_SECONDS)
+        return allowed
 
     def outcome(self) -> JobEnd:
         """After its end."""
@@ -117,17 +125,12 @@ def start_job(command: Sequence[str], *, fence_bytes: int | None) -> Iterator[Jo
 
     What still runs at the end of the block lives on, outside the cgroup.
     """
-    if shutil.which(command[0]) is None:
-        raise UsageError(
-            f"there is no command {command[0]!r}",
-            remedy="check its name, or pass the path of the program",
+    with open_box(fence_bytes, kill=False) as box:
+        process = subprocess.Popen(
+            list(command),
+            close_fds=False,  # `<(…)` and the like are the job's own
+            preexec_fn=lambda: _become_the_job(box),
         )
-    with open_box(fence_bytes) as box:
-        full = list(command)
-        if sys.platform == "linux":
-            full = ["/bin/sh", "-c", _START, "lowtide", *full]
-        full = box.command_inside(full) if box is not None else full
-        process = subprocess.Popen(full)
         job = Job(process.pid, box=box, process=process)
         try:
             yield job
@@ -137,6 +140,23 @@ def start_job(command: Sequence[str], *, fence_bytes: int | None) -> Iterator[Jo
                 box.let_go()
             if process.poll() is None:
                 process.returncode = 0  # it lives on, and nobody waits for it
+
+
+def check_command(command: Sequence[str]) -> None:
+    """Before anything is made for it: whether there is such a program."""
+    if shutil.which(command[0]) is None:
+        raise UsageError(
+            f"there is no command {command[0]!r} that can be run",
+            remedy="check its name and whether it is executable, or pass the path of the program",
+        )
+
+
+def _become_the_job(box: Box | None) -> None:
+    """In the new process, before it becomes the command: nothing of the job is ever outside."""
+    if box is not None:
+        box.enter()
+    with suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text(str(_FIRST_TO_DIE))
 
 
 @contextmanager
@@ -161,13 +181,36 @@ def start_time(pid: int) -> int | None:
     return int(text.rpartition(") ")[2].split(" ")[19])
 
 
-def written_file(pid: int, descriptor: int) -> str | None:
+def _signal(pids: Sequence[int], number: int) -> bool:
+    allowed = True
+    for pid in pids:
+        try:
+            os.kill(pid, number)
+        except ProcessLookupError:
+            continue  # it has ended meanwhile
+        except PermissionError:
+            allowed = False
+    return allowed
+
+
+def _is_zombie(pid: int) -> bool:
+    """Dead, and not yet fetched by its parent."""
+    state = read_text(Path(f"/proc/{pid}/stat"))
+    return state is None or state.rpartition(") ")[2][:1] == "Z"
+
+
+def is_above_us(pid: int) -> bool:
+    """Whether this process descends from it: ending it would end us."""
+    return os.getpid() in tree_of(pid)
+
+
+def written_file(pid: int, descriptor: int) -> Path | None:
     """The regular file that a process writes to there, such as the log its output goes to."""
     try:
         path = Path(f"/proc/{pid}/fd/{descriptor}").readlink()
     except OSError:
         return None
-    return str(path) if path.is_file() else None
+    return path if path.is_file() else None
 
 
 def _open_handle(pid: int) -> int | None:

@@ -10,6 +10,8 @@ from lowtide.guard.stages import ASK_SHARE, END_SHARE, NOTE_SHARE, Lines
 _SHORTEST_SECONDS = 0.05
 _LOOK_BACK_SECONDS = 2.0
 """A job grows in jumps: between two looks it may not have grown at all."""
+_FIRST_SECONDS, _FIRST_WAIT_SECONDS = 2.0, 0.1
+"""What a short job takes is not missed."""
 _AHEAD = 0.5
 """Of the time until the next line."""
 
@@ -19,8 +21,9 @@ class Pace:
 
     def __init__(self, lines: Lines, usual_seconds: float) -> None:
         self._usual = usual_seconds
-        limit = lines.limit_bytes or 0
-        self._lines = [share * limit for share in (NOTE_SHARE, ASK_SHARE, END_SHARE) if limit]
+        shares = (NOTE_SHARE, ASK_SHARE, END_SHARE)
+        self._lines = [share * lines.limit_bytes for share in shares]
+        self._first: float | None = None
         self._seen: deque[tuple[float, int]] = deque()
 
     def wait_seconds(self, reading: Reading | None) -> float:
@@ -32,6 +35,10 @@ class Pace:
             self._seen.popleft()
         ahead = [line - reading.used_bytes for line in self._lines if line > reading.used_bytes]
         at, used_bytes = self._seen[0]
+        if self._first is None:
+            self._first = reading.at
+        if reading.at - self._first < _FIRST_SECONDS:
+            return min(self._usual, _FIRST_WAIT_SECONDS)
         if not ahead or reading.at <= at or reading.used_bytes <= used_bytes:
             return self._usual
         growth = (reading.used_bytes - used_bytes) / (reading.at - at)

@@ -16,7 +16,7 @@ def signals_go_to(job: Job) -> Iterator[None]:
     """What is sent to us is meant for the job. A terminal's Ctrl-C has reached it already."""
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
-        if number != signal.SIGINT or not _has_terminal():
+        if number not in (signal.SIGINT, signal.SIGQUIT) or not _has_terminal():
             job.send(number)
 
     names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")

@@ -48,7 +48,7 @@ class Reading:
     at: float
     """Seconds of a clock that never jumps."""
     private_bytes: int
-    """Of the whole tree; what processes share is counted once, as far as the last exact look told."""
+    """Of the whole tree, what processes share counted once; between exact looks it may be too high."""
     shared_bytes: int
     mapped_bytes: int
     swapped_bytes: int
@@ -79,23 +79,24 @@ class Reader:
     read_gpus: Callable[[], Sequence[GpuReading]] = tuple
     root: Path = Path("/")
     _counted_twice: int = 0
+    _counted: frozenset[int] = frozenset()
+    """Of which processes."""
     _next_exact: float = 0.0
     _swap: tuple[float, int] | None = None
     _groups: list[MemoryCgroup] | None = None
 
-    def read(self) -> Reading | None:
-        """None when nothing of the tree is left."""
+    def read(self, *, exactly: bool = False) -> Reading | None:
+        """None when nothing of the tree is left. `exactly`, before something is done about it."""
         now = time.monotonic()
         uses = [use for pid in self.members() if (use := read_process(pid, self.root))]
         if not uses:
             return None
-        private = sum(use.private_bytes for use in uses)
-        self._look_exactly(now, private, len(uses))
+        private = self._private(now, uses, exactly=exactly)
         cgroup_bytes, cgroup_limit = self._cgroup()
         available = available_bytes(self.root)
         return Reading(
             at=now,
-            private_bytes=max(0, private - self._counted_twice),
+            private_bytes=private,
             shared_bytes=sum(use.shared_bytes for use in uses),
             mapped_bytes=sum(use.mapped_bytes for use in uses),
             swapped_bytes=sum(use.swapped_bytes for use in uses),
@@ -113,16 +114,18 @@ class Reader:
         """The job's processes. A box also knows those that left their parent."""
         return self.box.members() if self.box else list(tree_of(self.pid))
 
-    def _look_exactly(self, now: float, private: int, count: int) -> None:
-        """How much of what the counters say is counted more than once. A single process shares with nobody."""
-        if count == 1:
-            self._counted_twice = 0
-            return
-        if now < self._next_exact:
-            return
-        exact = sum(measure_tree(pid, alone=True).private_bytes for pid in self.members())
-        self._counted_twice = max(0, private - exact)
-        self._next_exact = now + max(1.0, (time.monotonic() - now) / _EXACT_SHARE)
+    def _private(self, now: float, uses: Sequence[ProcessUse], *, exactly: bool) -> int:
+        """A box counts every page once; else counters, less what the last exact look at these very processes
+        found counted twice. A single process shares with nobody."""
+        boxed = self.box.private_bytes() if self.box is not None else None
+        if boxed is not None:
+            return boxed
+        counters, pids = sum(use.private_bytes for use in uses), frozenset(use.pid for use in uses)
+        if len(uses) > 1 and (exactly or now >= self._next_exact):
+            exact = sum(measure_tree(pid, alone=True).private_bytes for pid in pids)
+            self._counted_twice, self._counted = max(0, counters - exact), pids
+            self._next_exact = now + max(1.0, (time.monotonic() - now) / _EXACT_SHARE)
+        return counters - (self._counted_twice if self._counted == pids else 0)
 
     def _cgroup(self) -> tuple[int | None, int | None]:
         """Of the group that is nearest to its limit: of the job's own box, or of those above us."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import signal
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide.guard.job import Job
-from lowtide.storage.publish import storage_errors
 
 _FILE_SHARE = 0.5
 """Of the grace, for a job that looks for a stop file."""
@@ -33,18 +33,38 @@ class Asking:
         if self._done == 0:
             self._done = 1
             if self.stop_file is not None:
-                with storage_errors(self.stop_file):
-                    self.stop_file.touch()
-                return f"left the stop file {self.stop_file}"
+                return self._leave_file(self.stop_file)
         if self._done == 1 and (self.stop_file is None or passed >= _FILE_SHARE):
             self._done = 2
-            self.job.send(signal.SIGTERM)
-            return f"sent SIGTERM to process {self.job.pid}"
+            if not self.job.is_running:
+                return self._send_all()
+            allowed = self.job.send(signal.SIGTERM)
+            done = "sent SIGTERM to" if allowed else "may not send a signal to"
+            return f"{done} process {self.job.pid}"
         if self._done == 2 and passed >= _FIRST_SHARE and len(self.job.members()) > 1:
-            self._done = 3
-            self.job.send_all(signal.SIGTERM)
-            return f"sent SIGTERM to all {len(self.job.members())} processes"
+            return self._send_all()
+        if self._done == 2 and not self.job.is_running:
+            return self._send_all()
         return None
+
+    def _leave_file(self, path: Path) -> str:
+        try:
+            path.touch()
+        except OSError as error:
+            self.stop_file = None  # SIGTERM comes at once then
+            return f"could not leave the stop file {path} ({error.strerror})"
+        return f"left the stop file {path}"
+
+    def _send_all(self) -> str:
+        self._done = 3
+        self.job.send_all(signal.SIGTERM)
+        return f"sent SIGTERM to all {len(self.job.members())} processes"
+
+    def withdraw(self) -> None:
+        """A stop file that nobody took would stop the next job."""
+        if self.stop_file is not None and self._done:
+            with suppress(OSError):
+                self.stop_file.unlink(missing_ok=True)
 
     def has_had_a_moment(self, now: float) -> bool:
         """Whether it was asked at all, even where it went past all lines at once."""

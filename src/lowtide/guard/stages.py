@@ -33,7 +33,7 @@ class Stage(IntEnum):
 class Lines:
     """What the user allows."""
 
-    limit_bytes: int | None
+    limit_bytes: int
     floor_bytes: int
     """Of MemAvailable, that the machine keeps."""
     most: Stage = Stage.ASK
@@ -66,6 +66,10 @@ class Steps:
         self._lines = lines
         self.stage = Stage.CALM
 
+    def would_rise(self, reading: Reading) -> bool:
+        """Whether this reading is worth a second, exact one."""
+        return judge(reading, self._lines)[0] > self.stage
+
     def see(self, reading: Reading) -> Alert | None:
         """What is new, or None."""
         stage, reason = judge(reading, self._lines)
@@ -86,9 +90,7 @@ def _a_little_more(reading: Reading) -> Reading:
     )
 
 
-def _judge_use(reading: Reading, limit_bytes: int | None) -> tuple[Stage, str]:
-    if limit_bytes is None:
-        return Stage.CALM, ""
+def _judge_use(reading: Reading, limit_bytes: int) -> tuple[Stage, str]:
     stage = Stage.CALM
     for share, reached in (
         (NOTE_SHARE, Stage.NOTE),
@@ -104,6 +106,9 @@ def _judge_room(reading: Reading, floor_bytes: int) -> tuple[Stage, str]:
     if not floor_bytes or reading.available_bytes >= _NOTE_FLOORS * floor_bytes:
         return Stage.CALM, ""
     times = reading.available_bytes / floor_bytes
-    stage = Stage.END if times < _END_FLOORS else Stage.ASK if times < _ASK_FLOORS else Stage.NOTE
     left, floor = format_bytes(reading.available_bytes), format_bytes(floor_bytes)
-    return stage, f"the machine has {left} left, and {floor} were to stay free"
+    reason = f"the machine has {left} left, and {floor} were to stay free"
+    if reading.used_bytes < floor_bytes - reading.available_bytes:
+        return Stage.NOTE, f"{reason}; ending this job would not bring them back"
+    stage = Stage.END if times < _END_FLOORS else Stage.ASK if times < _ASK_FLOORS else Stage.NOTE
+    return stage, reason

@@ -22,6 +22,7 @@ from typing import TypeAlias
 import lowtide
 from lowtide.errors import DoesNotFitError, StorageError, UsageError
 from lowtide.guard.box import open_box
+from lowtide.guard.doctor.check_disk import IN_MEMORY, file_system
 from lowtide.memory.limits import MemoryLimit
 from lowtide.pipeline.comparing.growth import Growth, Measured, fit_growth
 from lowtide.pipeline.comparing.run_boxed import (
@@ -29,12 +30,12 @@ from lowtide.pipeline.comparing.run_boxed import (
     BoxedJob,
     Moment,
     ProgressFile,
-    ShouldStop,
-    refuse_to_go_on,
     run_boxed,
 )
 from lowtide.pipeline.comparing.sample import PARTS, TextSample, take_sample
+from lowtide.pipeline.comparing.stops import refuse_to_go_on
 from lowtide.pipeline.comparing.ways import Task, Way, choose_ways, write_tokenizer
+from lowtide.pipeline.watch_run import ShouldStop, never_stop
 from lowtide.source.find_inputs import find_inputs
 from lowtide.storage.leftovers import remove_folders_of_the_dead
 from lowtide.tokenizer.vocabulary import load_vocabulary
@@ -46,7 +47,13 @@ Tell: TypeAlias = Callable[[str, bool], None]
 _PREFIX = "lowtide-compare-"
 _LEFT = re.compile(re.escape(_PREFIX) + r"(\d+)-.*")
 _LEAST_LIMIT_BYTES = 64 * MIB
+_ENOUGH_LIMIT_BYTES = 512 * MIB
+"""In such a box every way comes to the end of a small sample."""
 _LEAST_SAMPLE_BYTES = 100_000
+_LONGEST_PLACE = 107 - len(
+    "/lowtide-compare-4194304-12345678/nanogpt-16/tmp/pymp-12345678/listener-12345678"
+)
+"""What a socket's path (107 bytes on Linux) leaves for the folder that ours is in."""
 _DISK_TIMES = 10
 """datasets writes the text once more as Arrow, then 8 bytes for each token, and saves a copy."""
 _AFTER_FINISH, _AFTER_DEATH, _AFTER_TWO_DEATHS = (4,), (4, 2), (1,)
@@ -115,12 +122,14 @@ def compare(
     *,
     machine: MemoryLimit,
     environment: Mapping[str, str],
-    should_stop: ShouldStop = lambda: None,
+    should_stop: ShouldStop = never_stop,
     tell: Tell = lambda _line, _passing: None,
 ) -> Comparison:
     """Run all ways, one after the other. `environment` is what their processes are given."""
+    refuse_to_go_on(should_stop())
     _check(settings, machine)
     ways = choose_ways(settings.ways)
+    _warn_of_long_path(_place(settings), ways, tell)
     vocabulary, files = load_vocabulary(settings.tokenizer), find_inputs(inputs)
     if any(item.is_stdin for item in files):
         raise UsageError("standard input can be read only once", remedy="name a file or a folder")
@@ -245,13 +254,13 @@ class _Bench:
 @contextmanager
 def _temporary_folder(settings: CompareSettings, tell: Tell) -> Iterator[Path]:
     """A folder of our own; what killed comparisons have left goes first. Removed, but with `keep`."""
-    place = settings.work or Path(tempfile.gettempdir())
+    place = _place(settings)
     with _disk_errors(place):
         place.mkdir(parents=True, exist_ok=True)
         _refuse_little_room(place, settings.sample_bytes)
         remove_folders_of_the_dead(place, _LEFT)
         folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=place)).absolute()
-    if _lies_in_memory(folder):
+    if file_system(folder.resolve(), Path("/")) in IN_MEMORY:
         text = f"{place} lies in memory: what a way writes counts in its box; `--work` takes a disk"
         tell(f"warning: {text}", False)
     try:
@@ -280,9 +289,9 @@ def _disk_errors(folder: Path) -> Iterator[None]:
 def _check(settings: CompareSettings, machine: MemoryLimit) -> None:
     """Refuse what cannot be meant, and a box that is larger than what is there."""
     if settings.limit_bytes < _LEAST_LIMIT_BYTES:
-        raise UsageError(
+        raise DoesNotFitError(
             f"in a box of {format_bytes(settings.limit_bytes)} not even the libraries fit",
-            remedy=f"pass `--limit {_LEAST_LIMIT_BYTES // MIB}MiB` or more",
+            remedy=f"pass `--limit {_ENOUGH_LIMIT_BYTES // MIB}MiB` or more",
         )
     if settings.sample_bytes < _LEAST_SAMPLE_BYTES:
         raise UsageError(
@@ -299,6 +308,18 @@ def _check(settings: CompareSettings, machine: MemoryLimit) -> None:
         )
 
 
+def _place(settings: CompareSettings) -> Path:
+    return (settings.work or Path(tempfile.gettempdir())).absolute()
+
+
+def _warn_of_long_path(place: Path, ways: Sequence[Way], tell: Tell) -> None:
+    """Processes of datasets meet at sockets in our folder, and a socket's path is short."""
+    meet = any("datasets" in way.needs and not way.missing for way in ways)
+    if meet and len(os.fsencode(place)) > _LONGEST_PLACE:
+        told = f"{place} is too long a path for the sockets of datasets, whose ways may fail"
+        tell(f"warning: {told}; pass a `--work` of at most {_LONGEST_PLACE} letters", False)
+
+
 def _refuse_little_room(place: Path, sample_bytes: int) -> None:
     free, needed = shutil.disk_usage(place).free, _DISK_TIMES * sample_bytes
     if free < needed:
@@ -307,15 +328,6 @@ def _refuse_little_room(place: Path, sample_bytes: int) -> None:
             f"{format_bytes(free)} are free in {place}",
             remedy="pass a `--work` on a larger disk, or a smaller `--sample`",
         )
-
-
-def _lies_in_memory(folder: Path) -> bool:
-    """Whether the file system is a piece of memory, as /tmp is on many machines."""
-    import psutil  # type: ignore[import-untyped, unused-ignore] # seldom needed, slow to load
-
-    mounts = {Path(one.mountpoint): one.fstype for one in psutil.disk_partitions(all=True)}
-    mount = next((parent for parent in folder.resolve().parents if parent in mounts), None)
-    return mount is not None and mounts[mount] in ("tmpfs", "ramfs")
 
 
 def _child_environment(environment: Mapping[str, str], work: Path) -> dict[str, str]:

@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from lowtide.errors import UsageError
 from lowtide.events import Listener, Note, ignore
 from lowtide.guard.box import open_box
 from lowtide.guard.doctor import (
@@ -16,7 +17,7 @@ from lowtide.guard.doctor import (
     check_system,
     check_torch,
 )
-from lowtide.guard.doctor.checks import Check, advice, gravest_first, ok
+from lowtide.guard.doctor.checks import Check, advice, gravest_first, ok, problem
 from lowtide.storage.publish import storage_errors
 from lowtide.units import MIB, format_bytes
 
@@ -42,6 +43,8 @@ def examine_machine(
         *_memory(root, environ, container),
         *_system(root, container),
         *_disk(Path(path), root, container, quick=quick),
+        _check_temporary(root, environ),
+        _check_shared_memory(root, container),
         *_torch(root, environ, container, quick=quick, listen=listen),
         *_software(),
     ]
@@ -88,33 +91,64 @@ def _system(root: Path, container: str | None) -> Iterator[Check | None]:
 
 def _disk(path: Path, root: Path, container: str | None, *, quick: bool) -> Iterator[Check | None]:
     folder = _nearest_folder(path)
-    with storage_errors(folder):
+    with storage_errors(folder, doing="look at"):
         room, kind = check_disk.read_room(folder), check_disk.file_system(folder, root)
     yield check_disk.check_space(room, folder)
     yield check_disk.check_file_system(kind, container=container)
-    yield ok("write speed", _SKIPPED) if quick else check_disk.check_writing(folder, room, kind)
-    temporary = Path(tempfile.gettempdir()).resolve()
-    kind, other = check_disk.file_system(temporary, root), Path("/var/tmp")
-    fits = other.is_dir() and check_disk.file_system(other, root) not in (
-        *check_disk.IN_MEMORY,
-        None,
-    )
-    yield check_disk.check_temporary(temporary, kind, other=other if fits else None)
+    refusal = check_disk.find_refusal(folder)
+    if refusal is not None:
+        yield refusal
+    else:
+        yield ok("write speed", _SKIPPED) if quick else check_disk.check_writing(folder, room, kind)
+
+
+def _check_temporary(root: Path, environ: Mapping[str, str]) -> Check | None:
+    try:
+        folder = Path(tempfile.gettempdir()).resolve()
+    except FileNotFoundError:
+        told = "no folder takes them: neither TMPDIR nor /tmp can be written"
+        return problem("temporary files", told, "`export TMPDIR=DIR`, a folder of your own")
+    wrong = check_disk.find_wrong_temporary(environ, used=folder)
+    if wrong is not None:
+        return wrong
+    other, no_disk = Path("/var/tmp"), (*check_disk.IN_MEMORY, None)
+    fits = other.is_dir() and check_disk.file_system(other, root) not in no_disk
+    kind = check_disk.file_system(folder, root)
+    return check_disk.check_temporary(folder, kind, other=other if fits else None)
+
+
+def _check_shared_memory(root: Path, container: str | None) -> Check | None:
     shared = root / "dev/shm"
     total = check_disk.read_room(shared).total_bytes if shared.is_dir() else None
-    yield check_disk.check_shared_memory(total, container=container)
+    return check_disk.check_shared_memory(total, container=container)
 
 
 def _nearest_folder(path: Path) -> Path:
     """The path itself or the first folder above it that exists."""
-    whole = path.resolve()
-    return next(one for one in (whole, *whole.parents) if _is_folder(one))
+    whole = _whole_path(path)
+    found = next(one for one in (whole, *whole.parents) if _exists(one))
+    if not found.is_dir():
+        raise UsageError(f"{found} is a file and no folder", remedy="pass a folder: `--path DIR`")
+    return found
 
 
-def _is_folder(path: Path) -> bool:
+def _whole_path(path: Path) -> Path:
     try:
-        return path.is_dir()
-    except OSError:  # a folder above it is closed to us
+        return path.resolve()
+    except FileNotFoundError as cause:  # of a path that is not absolute
+        told = "the current folder is not there any more"
+        remedy = "`cd` to one that is, or pass a whole path: `--path /DIR`"
+        raise UsageError(told, remedy=remedy) from cause
+    except (OSError, RuntimeError) as cause:  # links in a circle; newer Pythons resolve them
+        raise UsageError(
+            f"{path} leads nowhere: {cause}", remedy="pass another `--path`"
+        ) from cause
+
+
+def _exists(path: Path) -> bool:
+    try:
+        return path.exists()
+    except OSError:  # a folder above it is closed to us, or links lead in a circle
         return False
 
 

@@ -7,8 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lowtide.events import Evaluated, Event, Listener, Sampled, Stepped
-from lowtide.journal import LOG_NAME, Journal
-from lowtide.pipeline.keep_journal import Thinned, begin_journal, ending
+from lowtide.pipeline.keep_journal import Thinned, begin_journal, ending, open_journal
 from lowtide.training.settings import RunSettings
 from lowtide.training.tensorboard import Board, EventFile
 
@@ -26,7 +25,7 @@ def follow_run(
     """A listener that writes everything down before it passes it on."""
     curves: tuple[Board, ...] = (EventFile(folder, after_step=after_step), *boards)
     last_step = after_step
-    with Journal(folder / LOG_NAME) as log:
+    with open_journal(folder, listen) as log:
         begin_journal(
             log,
             "train",
@@ -34,7 +33,7 @@ def follow_run(
             budget_bytes=budget_bytes,
             step=after_step,
         )
-        thinned = Thinned(lambda event: log.write_event(event, step=last_step))
+        thinned = Thinned(lambda event, at: log.write_event(event, at=at, step=last_step))
 
         def follow(event: Event) -> None:
             nonlocal last_step

@@ -120,10 +120,14 @@ def tokenize(
             listen,
             settings=prepared.settings.as_record(),
             budget_bytes=prepared.budget.total_bytes,
-        ) as listen:
-            watch = Watch(run, prepared, listen=listen, should_stop=should_stop, started=started)
+            started=started,
+        ) as kept:
+            watch = Watch(
+                run, prepared, listen=kept.listen, should_stop=should_stop, started=started
+            )
+            kept.peak_private_bytes = lambda: watch.peak_private_bytes
             try:
-                _encode_all(run, prepared, watch, listen)
+                _encode_all(run, prepared, watch, kept.listen)
             except LowtideError:
                 if not run.counts.tokens:
                     stack.callback(out_folder.abandon_folder, folder)

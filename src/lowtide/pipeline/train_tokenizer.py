@@ -131,16 +131,18 @@ def train_tokenizer(
             listen,
             settings=prepared.settings.as_record(),
             budget_bytes=prepared.budget.total_bytes,
+            started=started,
         )
-        with closing(run), _abandoned_if_empty(run), journal as listen:
+        with closing(run), _abandoned_if_empty(run), journal as kept:
             watch = Watch(
                 run,
                 prepared,
-                listen=listen,
+                listen=kept.listen,
                 should_stop=should_stop,
                 started=started,
                 checkpoint_seconds=checkpoint_seconds,
             )
+            kept.peak_private_bytes = lambda: watch.peak_private_bytes
             result = _train(run, prepared, job, watch, started)
         out_folder.finish_folder(folder)
         return result

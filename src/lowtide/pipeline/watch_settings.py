@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
 from lowtide.errors import UsageError
+from lowtide.guard.job import is_above_us
 from lowtide.guard.stages import Lines, Stage
 from lowtide.memory.limits import AVAILABLE, machine_limit
 from lowtide.memory.other_systems import installed_ram_bytes
@@ -16,6 +20,7 @@ from lowtide.memory.proc_files import total_ram_bytes
 from lowtide.units import MIB, format_bytes, parse_bytes
 
 _FENCE_SHARE = 0.05
+_SHARE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%")
 _LEAST_FENCE_BYTES = 64 * MIB
 """The kernel's limit lies above the guard's: a job that can be asked is not killed."""
 
@@ -43,25 +48,29 @@ def choose_settings(
     most: str,
     timeline: str | None,
     alerts: str | None,
+    stop_file: str | None,
+    on_alert: str | None,
+    grace_seconds: float,
+    interval_seconds: float,
     environment: Mapping[str, str],
-    pid: int,
-    **more: object,
 ) -> WatchSettings:
     """Sizes out of text, the machine's own where none is given."""
+    for seconds in (grace_seconds, interval_seconds):
+        if not math.isfinite(seconds):
+            raise UsageError(f"{seconds} is no time", remedy="pass a number of seconds")
     state = state_folder(environment)
     limit_bytes, in_words = _limit(limit, environment)
-    named = datetime.now().strftime("%Y%m%d-%H%M%S")
+    named = f"{datetime.now().strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.jsonl"
     return WatchSettings(
-        lines=Lines(
-            limit_bytes=limit_bytes,
-            floor_bytes=_floor(floor),
-            most=Stage[most.upper()],
-        ),
+        lines=Lines(limit_bytes=limit_bytes, floor_bytes=_floor(floor), most=Stage[most.upper()]),
         limit_in_words=in_words,
         fence_bytes=fence_of(limit_bytes) if limit is not None else None,
-        timeline=Path(timeline) if timeline else state / "watch" / f"{named}-{pid}.jsonl",
+        timeline=Path(timeline) if timeline else state / "watch" / named,
         alerts=Path(alerts) if alerts else state / "alerts.log",
-        **more,  # type: ignore[arg-type]
+        grace_seconds=grace_seconds,
+        interval_seconds=interval_seconds,
+        stop_file=Path(stop_file) if stop_file else None,
+        on_alert=on_alert,
     )
 
 
@@ -73,6 +82,15 @@ def one_of(command: Sequence[str], pid: int | None) -> None:
             if pid is None
             else "a command and a process cannot be watched at once",
             remedy="pass `-- COMMAND` or `--pid N`",
+        )
+
+
+def refuse_own_end(pid: int, most: Stage) -> None:
+    """Ending what this watch runs in would end the watch; ending process 1 would end everything."""
+    if most > Stage.NOTE and (pid == 1 or is_above_us(pid)):
+        raise UsageError(
+            f"process {pid} cannot be asked to stop: this watch runs inside it",
+            remedy="pass `--until note`",
         )
 
 
@@ -106,22 +124,21 @@ def whole_memory(environment: Mapping[str, str]) -> tuple[int, str]:
 
 
 def _floor(text: str | None) -> int:
-    total = total_ram_bytes(Path("/")) or 0
-    if text is None:
-        return floor_bytes(total)
-    return _size(text, "--floor", whole=total)
+    total = total_ram_bytes(Path("/")) or installed_ram_bytes()
+    return floor_bytes(total) if text is None else _size(text, "--floor", whole=total)
 
 
 def _size(text: str, flag: str, *, whole: int) -> int:
     """`40GB`, or `80%` of the whole."""
-    if text.endswith("%"):
-        share = text[:-1].strip()
-        if not share.replace(".", "", 1).isdigit() or not 0 < float(share) <= 100:
-            raise UsageError(f"{text!r} is no share", remedy=f"pass `{flag} 80%` or a size")
-        return round(whole * float(share) / 100)
+    example = "80%" if flag == "--limit" else "2GiB"
+    if text.strip().endswith("%"):
+        share = _SHARE.fullmatch(text.strip())
+        if share is None or not 0 < float(share[1]) <= 100:
+            raise UsageError(
+                f"{text!r} is no share", remedy=f"pass a size, as in `{flag} {example}`"
+            )
+        return round(whole * float(share[1]) / 100)
     size = parse_bytes(text)
     if size <= 0:
-        raise UsageError(
-            f"{flag} of {text} is nothing", remedy=f"pass a size such as `{flag} 2GiB`"
-        )
+        raise UsageError(f"{flag} of {text} is nothing", remedy=f"pass `{flag} {example}`")
     return size

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lowtide.errors import UsageError
 from lowtide.guard.why.causes import exit_of
-from lowtide.guard.why.evidence import Evidence, Session
+from lowtide.guard.why.evidence import Evidence, LogSpan, Session
 from lowtide.guard.why.gather import (
     exit_of_zombie,
     find_living,
@@ -64,7 +64,8 @@ def gather_evidence(question: Question) -> Evidence:
         with storage_errors(journal, doing="read"):
             session = read_session(journal)
     pid = question.pid if question.pid is not None else session.pid if session else None
-    logs += [Path(name) for name in (session.logs if session else ())]
+    spans = [LogSpan(path=os.fsdecode(path)) for path in logs]
+    spans += [span for span in (session.logs if session else ()) if span not in spans]
     machine = look_at_machine(folder)
     evidence = Evidence(
         about=_about(question, session),
@@ -74,10 +75,11 @@ def gather_evidence(question: Question) -> Evidence:
         exit=None
         if question.exit_code is None
         else exit_of(question.exit_code, None, source="as told"),
-        logs=tuple(read_text_log(path) for path in dict.fromkeys(logs)),
-        dimensions=read_dimensions(*_texts_with_settings(session, logs)),
+        logs=tuple(read_text_log(span) for span in spans),
+        dimensions=read_dimensions(*_texts_with_settings(session, spans)),
     )
-    evidence = _look_for_life(evidence, folder)
+    if question.exit_code is None:  # else it is known to be dead
+        evidence = _look_for_life(evidence, folder)
     kernel = read_kernel_log(since=evidence.started_at, saved=question.kernel_log)
     return replace(evidence, kernel=kernel)
 
@@ -129,23 +131,26 @@ def _look_for_life(evidence: Evidence, folder: Path | None) -> Evidence:
         return evidence
     living = find_living(evidence.pid, session) if evidence.pid is not None else None
     locked = False
-    if session is not None and session.kind != "watch" and folder is not None:
+    of_ours = session is not None and session.kind != "watch" and folder is not None
+    if of_ours and folder is not None:
         from lowtide.shards.layout import (
             WORK_FOLDER,
         )  # brings numpy along, which other questions do without
 
         locked = is_lock_held(folder / WORK_FOLDER / _LOCK_NAME)
+    if of_ours and not locked:
+        living = None  # numbers are used again, and folders are copied: the lock decides
     if living is not None and living.state == "zombie" and evidence.exit is None:
         return replace(evidence, living=living, exit=exit_of_zombie(living.pid))
     return replace(evidence, living=living, lock_held=locked)
 
 
-def _texts_with_settings(session: Session | None, logs: list[Path]) -> list[str]:
+def _texts_with_settings(session: Session | None, spans: list[LogSpan]) -> list[str]:
     """Where batch and context may be named: first the log, then what was asked for, which counts more."""
     texts = []
-    for path in logs:
+    for span in spans:
         try:
-            texts.append(read_tail(path) if path.is_file() else "")
+            texts.append(read_tail(span) if Path(span.path).is_file() else "")
         except OSError:
             continue
     if session is not None:

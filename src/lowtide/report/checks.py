@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
 
+from lowtide.errors import StorageError
 from lowtide.report.results import print_json
+from lowtide.units import printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -23,10 +26,30 @@ _WIDEST = 112
 
 def show_checks(checks: Sequence[Check], *, as_json: bool) -> None:
     """The checks in the order given, then how many of each level there are."""
-    if as_json:
-        print_json({"problems": _count(checks, "problem"), "advice": _count(checks, "advice"),
-                    "checks": list(checks)})  # fmt: skip
-        return
+    with _output_errors():
+        if as_json:
+            print_json({"problems": _count(checks, "problem"), "advice": _count(checks, "advice"),
+                        "checks": list(checks)})  # fmt: skip
+        else:
+            _show_lines(checks)
+
+
+@contextmanager
+def _output_errors() -> Iterator[None]:
+    """What holds the output may be full; whoever closed a pipe has read enough."""
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as cause:
+        reason = (cause.strerror or str(cause)).lower()
+        raise StorageError(
+            f"cannot write to standard output: {reason}",
+            remedy="free space where it goes, or send it elsewhere",
+        ) from cause
+
+
+def _show_lines(checks: Sequence[Check]) -> None:
     console = _terminal()
     widest = max((len(check.name) for check in checks), default=0)
     if console is None:
@@ -40,7 +63,7 @@ def show_checks(checks: Sequence[Check], *, as_json: bool) -> None:
 def plain_line(check: Check, *, name_columns: int = 0) -> str:
     """`advice   swap  none …; remedy: …`, for logs and for grep."""
     remedy = f"; remedy: {check.remedy}" if check.remedy else ""
-    return _printable(f"{check.level:<8} {check.name:<{name_columns}} {check.finding}{remedy}")
+    return printable(f"{check.level:<8} {check.name:<{name_columns}} {check.finding}{remedy}")
 
 
 def summary(checks: Sequence[Check]) -> str:
@@ -52,11 +75,6 @@ def summary(checks: Sequence[Check]) -> str:
         f"{_count(checks, 'ok')} ok",
     ]
     return ", ".join(words)
-
-
-def _printable(text: str) -> str:
-    """Without control characters: a folder's name must not steer the terminal."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _count(checks: Sequence[Check], level: Level) -> int:
@@ -83,9 +101,9 @@ def _table(checks: Sequence[Check]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for check, after in zip(checks, [*checks[1:], None], strict=True):
-        told = Text(_printable(check.finding))
+        told = Text(printable(check.finding))
         if check.remedy:
-            told.append(f"\nremedy: {_printable(check.remedy)}")
+            told.append(f"\nremedy: {printable(check.remedy)}")
         level = Text(check.level, style=_COLOURS[check.level])
         ends = after is not None and after.level != check.level  # a blank line between levels
         table.add_row(level, Text(check.name), told.append("\n" if ends else ""))

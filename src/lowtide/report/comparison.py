@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import sys
+import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic
@@ -11,11 +13,13 @@ from typing import TextIO
 import click
 
 from lowtide.report.results import print_json, print_rows
+from lowtide.units import printable
 
 _LINE_SECONDS = 10.0
-_WIDE = 112
+_WIDE = 80
 _OUTCOME = 1
 """The column that may be long: it is told below the others where the table would be too wide."""
+_ENDING = re.compile(r"too slow|\w+")
 
 
 def show_comparison(
@@ -30,32 +34,50 @@ def show_comparison(
     if as_json:
         print_json(record)
         return
-    print_rows(rows)
+    print_rows([(name, printable(value)) for name, value in rows])
     for title, header, lines in tables:
         click.echo(f"\n{title}")
         for line in lay_out(header, lines):
-            click.echo(line)
+            click.echo(printable(line))
     click.echo("")
     for remark in remarks:
-        click.echo(remark)
+        click.echo(printable(remark))
 
 
 def lay_out(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Aligned columns: the first two to the left, figures to the right.
 
-    Too wide for a page, every outcome that is no single word goes to a line of its own.
+    Too wide for a terminal of 80 columns, an outcome that is more than its first word is told below its row;
+    still too wide, the last column as well.
     """
     lines = _aligned([header, *rows])
     if max(map(len, lines)) <= _WIDE:
         return lines
-    short = [[*row[:_OUTCOME], row[_OUTCOME].split(" ")[0], *row[_OUTCOME + 1 :]] for row in rows]
+    short = [[*row[:_OUTCOME], _ending(row), *row[_OUTCOME + 1 :]] for row in rows]
     lines = _aligned([header, *short])
+    too_wide = max(map(len, lines)) > _WIDE
+    if too_wide:
+        lines = _aligned([row[:-1] for row in (header, *short)])
     told = [lines[0]]
     for row, line in zip(rows, lines[1:], strict=True):
         told.append(line)
-        if " " in row[_OUTCOME]:
-            told.append(f"  {row[_OUTCOME]}")
+        if row[_OUTCOME] != _ending(row):
+            told += _below(row[_OUTCOME])
+        if too_wide:
+            told += _below(f"{header[-1]}: {row[-1]}")
     return told
+
+
+def _ending(row: Sequence[str]) -> str:
+    """`died` of `died at the limit after 53 %`."""
+    found = _ENDING.match(row[_OUTCOME])
+    return found[0] if found else row[_OUTCOME]
+
+
+def _below(text: str) -> list[str]:
+    return textwrap.wrap(
+        text, _WIDE, initial_indent="  ", subsequent_indent="    ", break_on_hyphens=False
+    )
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
@@ -81,7 +103,7 @@ def show_ways(stream: TextIO | None = None) -> Iterator[Callable[[str, bool], No
         nonlocal last
         if passing and not is_terminal and monotonic() - last < _LINE_SECONDS:
             return
-        last = monotonic()
+        last, line = monotonic(), printable(line)
         with suppress(OSError, ValueError):  # whoever read along has gone
             out.write(
                 f"\r\x1b[2K{line[: _columns() - 1] if passing else line}" if is_terminal else line

@@ -9,17 +9,22 @@ from __future__ import annotations
 import base64
 import hashlib
 import math
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
+import click
+
 from lowtide.errors import UsageError
 from lowtide.report.memory_picture_labels import Label, Plot, place_labels
 from lowtide.storage.publish import write_atomically
-from lowtide.units import format_bytes, format_seconds
+from lowtide.units import format_bytes, format_seconds, printable
 
 TableText = tuple[str, Sequence[str], Sequence[Sequence[str]]]
+CurveText = tuple[str, str, Sequence[tuple[float, int]], str, bool, bool]
+"""Panel, name, points, note, whether it died, whether it is ours."""
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 14, 40, 34
 _HEADROOM = 1.1
@@ -46,16 +51,41 @@ class MemoryCurve:
     ours: bool = False
 
 
-def check_picture_name(path: Path) -> None:
-    """Refuse before the work what cannot be written after it."""
+def check_picture_file(path: Path) -> None:
+    """Refuse before the work what cannot be written after it: a file is made beside it, and removed."""
     if path.suffix.lower() not in (".html", ".svg"):
         raise UsageError(
             f"{path} is neither a page nor a picture", remedy="pass `--out FILE.html` or FILE.svg"
         )
-    if not path.parent.is_dir() or path.is_dir():
-        raise UsageError(
-            f"{path} cannot be written", remedy="pass an `--out` in a folder that exists"
-        )
+    remedy = "pass an `--out` in a folder that exists and takes files"
+    trial = path.with_name(
+        f".{path.name}.{os.getpid()}.tmp"
+    )  # as long as the name that is used then
+    try:
+        if path.is_dir():
+            raise UsageError(f"{path} is a folder", remedy=remedy)
+        trial.touch()
+        trial.unlink()
+    except OSError as cause:
+        reason = (cause.strerror or str(cause)).lower()
+        raise UsageError(f"{path} cannot be written: {reason}", remedy=remedy) from cause
+
+
+def show_picture(
+    path: Path,
+    curves: Sequence[CurveText],
+    limit_bytes: int,
+    rows: Sequence[tuple[str, str]],
+    tables: Sequence[TableText],
+    remarks: Sequence[str],
+) -> None:
+    """Write it, and say where."""
+    drawn = [
+        MemoryCurve(panel=panel, name=name, points=points, note=note, died=died, ours=ours)
+        for panel, name, points, note, died, ours in curves
+    ]
+    write_picture(path, drawn, limit_bytes, rows, tables, remarks)
+    click.echo(f"picture: {printable(str(path))}", err=True)
 
 
 def write_picture(

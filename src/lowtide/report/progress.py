@@ -6,7 +6,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from time import monotonic
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, TextIO, TypeVar
 
 from lowtide.events import (
     Advanced,
@@ -26,6 +26,7 @@ from lowtide.units import format_bytes, format_count, format_seconds
 if TYPE_CHECKING:
     from rich.console import Console
 
+Told = TypeVar("Told")
 _LINE_SECONDS = 10.0
 _LINE_COLUMNS = 80
 _NARROWEST_BAR, _WIDEST_BAR = 6, 24
@@ -40,10 +41,10 @@ def show_progress(*, quiet: bool, stream: TextIO | None = None) -> Iterator[List
         return
     console = _terminal(stream)
     if console is None:
-        yield _as_long_as_it_is_heard(_PlainLines(stream), stream)
+        yield as_long_as_it_is_heard(_PlainLines(stream), stream)
         return
     with _bar(console) as listen:
-        yield _as_long_as_it_is_heard(listen, stream)
+        yield as_long_as_it_is_heard(listen, stream)
 
 
 def tell_a_person(event: Event) -> None:
@@ -52,11 +53,13 @@ def tell_a_person(event: Event) -> None:
         sys.stderr.write(note_line(event) + "\n")
 
 
-def _as_long_as_it_is_heard(listen: Listener, stream: TextIO) -> Listener:
+def as_long_as_it_is_heard(
+    listen: Callable[[Told], None], stream: TextIO
+) -> Callable[[Told], None]:
     """Whoever read along may go away (`| head`, a lost session): days of work do not end for that."""
     gone = False
 
-    def say(event: Event) -> None:
+    def say(event: Told) -> None:
         nonlocal gone
         if gone:
             return

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from lowtide.report.results import print_json
+from lowtide.units import printable
 
 if TYPE_CHECKING:
     from lowtide.guard.why.verdict import Verdict
@@ -53,15 +54,10 @@ def _lines(verdict: Verdict, columns: int) -> list[str]:
 def _wrapped(text: str, lead: str, columns: int) -> list[str]:
     """Lines of that width, those after the first indented like it."""
     return textwrap.wrap(
-        _printable(text),
+        printable(text),
         width=columns,
         initial_indent=lead,
         subsequent_indent=" " * len(lead),
         break_long_words=False,
         break_on_hyphens=False,
     ) or [lead.rstrip()]
-
-
-def _printable(text: str) -> str:
-    """The text without control characters: a log must not steer the terminal."""
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)

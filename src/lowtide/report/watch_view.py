@@ -10,13 +10,14 @@ from time import monotonic
 from typing import TYPE_CHECKING, TextIO
 
 from lowtide.events import Note
+from lowtide.guard.alerts import heaviest_of
 from lowtide.guard.forecast import Forecast
 from lowtide.guard.history import History
 from lowtide.guard.reading import Reading
 from lowtide.guard.result import Watched, WatchListener, WatchResult
 from lowtide.guard.stages import ASK_SHARE, NOTE_SHARE, Alert, Stage
-from lowtide.report.progress import note_line
-from lowtide.units import format_bytes, format_seconds
+from lowtide.report.progress import as_long_as_it_is_heard, note_line
+from lowtide.units import format_bytes, format_seconds, printable
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -25,7 +26,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 _ROWS = 4
 _LEAST_COLUMNS, _MOST_COLUMNS, _WORDS_COLUMNS = 10, 100, 18
 _LINE_SECONDS = 60.0
-_STAGES = {Stage.NOTE: "note", Stage.ASK: "asked to stop", Stage.END: "ended"}
+_STAGES = {Stage.NOTE: "note", Stage.ASK: "asking it to stop", Stage.END: "ending it"}
 
 
 @contextmanager
@@ -38,9 +39,9 @@ def show_watch(
         yield _silence
     elif screen and stream.isatty():
         with _screen(stream, limit_bytes) as listen:
-            yield listen
+            yield as_long_as_it_is_heard(listen, stream)
     else:
-        yield _Lines(stream, limit_bytes)
+        yield as_long_as_it_is_heard(_Lines(stream, limit_bytes), stream)
 
 
 def result_line(result: WatchResult, limit_bytes: int) -> str:
@@ -75,7 +76,7 @@ def show_watched(result: WatchResult, limit_bytes: int, *, as_json: bool, quiet:
         }
         sys.stdout.write(json.dumps(record) + "\n")
     elif not quiet:
-        sys.stderr.write(f"lowtide: {_printable(result_line(result, limit_bytes))}\n")
+        sys.stderr.write(f"lowtide: {printable(result_line(result, limit_bytes))}\n")
 
 
 def draw_history(values: list[int], limit: int, *, rows: int = _ROWS) -> list[str]:
@@ -109,10 +110,7 @@ def reading_line(reading: Reading, limit_bytes: int) -> str:
 
 def alert_lines(alert: Alert) -> list[str]:
     """What happened, and the heaviest processes."""
-    heaviest = ", ".join(
-        f"{one.name} {one.pid} {format_bytes(one.private_bytes)}" for one in alert.top
-    )
-    return [f"{_STAGES[alert.stage]}: {alert.reason}", f"  heaviest: {heaviest}"]
+    return [f"{_STAGES[alert.stage]}: {alert.reason}", f"  heaviest: {heaviest_of(alert)}"]
 
 
 def _silence(_event: Watched) -> None:
@@ -129,7 +127,7 @@ class _Lines:
 
     def __call__(self, event: Watched) -> None:
         for line in self._lines(event):
-            self._stream.write(f"lowtide: {_printable(line)}\n")
+            self._stream.write(f"lowtide: {printable(line)}\n")
             self._stream.flush()
 
     def _lines(self, event: Watched) -> list[str]:
@@ -170,7 +168,7 @@ def _screen(stream: TextIO, limit_bytes: int) -> Iterator[WatchListener]:
                 return
             forecast = event if isinstance(event, Forecast) else forecast
             for line in lines_of(event):
-                console.print(_printable(line), markup=False, emoji=False, highlight=False)
+                console.print(printable(line), markup=False, emoji=False, highlight=False)
 
         yield listen
 
@@ -193,7 +191,7 @@ def _picture(
         table.add_column(name, justify="right")
     for one in reading.top:
         sizes = (one.private_bytes, one.shared_bytes, one.mapped_bytes, one.swapped_bytes)
-        table.add_row(_printable(f"{one.name} {one.pid}"), *(format_bytes(size) for size in sizes))
+        table.add_row(printable(f"{one.name} {one.pid}"), *(format_bytes(size) for size in sizes))
     lines = [
         Text("─" * len(values) + f" limit {format_bytes(limit_bytes)}", style="dim"),
         *(Text(row, style=style) for row in rows[:-1]),
@@ -203,8 +201,3 @@ def _picture(
     if forecast is not None:
         lines.append(Text(f"forecast: {forecast.in_words}", style="yellow"))
     return Group(*lines, table)
-
-
-def _printable(text: str) -> str:
-    """A process may call itself what it likes: control characters are shown, not obeyed."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
@@ -27,6 +28,7 @@ _SMALL_SHM_BYTES = GIB
 IN_MEMORY = ("tmpfs", "ramfs")
 _OF_THE_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs")
 _OF_WINDOWS = ("9p", "drvfs")
+_NAMES_OF_TEMPORARY = ("TMPDIR", "TEMP", "TMP")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
@@ -124,6 +126,20 @@ def check_temporary(folder: Path, kind: str | None, *, other: Path | None) -> Ch
     return advice("temporary files", told, f"`export TMPDIR={other or 'DIR'}`, a folder on a disk")
 
 
+def find_wrong_temporary(environ: Mapping[str, str], *, used: Path) -> Check | None:
+    """None where the folder that was asked for is there, or none was asked for; `used` is taken instead."""
+    name = next((name for name in _NAMES_OF_TEMPORARY if environ.get(name)), None)
+    if name is None or Path(environ[name]).is_dir():
+        return None
+    folder = environ[name]
+    if Path(folder).exists():
+        what, remedy = "no folder", f"`unset {name}`, or name a folder"
+    else:
+        what, remedy = "not there", f"`mkdir -p {shlex.quote(folder)}`, or `unset {name}`"
+    told = f"{name} is {folder}, which is {what}: some programs fail, others use {used}"
+    return advice("temporary files", told, remedy)
+
+
 def check_shared_memory(total_bytes: int | None, *, container: str | None) -> Check | None:
     """`/dev/shm`: torch's data workers hand batches over there, and die of a bus error when it is full."""
     if total_bytes is None:
@@ -158,6 +174,15 @@ def measure_writing(
                 piece_bytes = min(2 * piece_bytes, _LARGEST_PIECE_BYTES)
         seconds = perf_counter() - begun
     return Written(total_bytes=done_bytes, seconds=seconds)
+
+
+def find_refusal(folder: Path) -> Check | None:
+    """None where a file can be made. The trial has no name and holds nothing."""
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return None
+    except OSError as error:
+        return judge_refusal(folder, error)
 
 
 def check_writing(folder: Path, room: Room, kind: str | None) -> Check:

@@ -28,7 +28,7 @@ class SeenGpu:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class GpuReading:
+class DriverAnswer:
     """What was found without torch."""
 
     cards: tuple[SeenGpu, ...] = ()
@@ -41,9 +41,9 @@ class GpuReading:
     """An NVIDIA card sits in the machine, with or without a driver."""
 
 
-def read_gpus(root: Path) -> GpuReading:
+def read_gpus(root: Path) -> DriverAnswer:
     """Ask the driver's own program, and look for cards that it may not know."""
-    seen = GpuReading(
+    seen = DriverAnswer(
         driver_loaded=(root / "proc/driver/nvidia/version").exists(),
         on_the_bus=_sits_on_the_bus(root),
     )
@@ -85,7 +85,7 @@ def _sits_on_the_bus(root: Path) -> bool:
 
 
 def check_gpu(
-    reading: GpuReading, environ: Mapping[str, str], *, container: str | None
+    reading: DriverAnswer, environ: Mapping[str, str], *, container: str | None
 ) -> list[Check]:
     """A line for each card, or one that says why there is none."""
     if reading.complaint is not None:
@@ -105,7 +105,7 @@ def are_hidden(environ: Mapping[str, str]) -> bool:
     return environ.get("CUDA_VISIBLE_DEVICES", "0").strip() in ("", "-1")
 
 
-def _without_card(reading: GpuReading, container: str | None) -> Check:
+def _without_card(reading: DriverAnswer, container: str | None) -> Check:
     if reading.driver_loaded and not reading.asked:
         told = "an NVIDIA driver is loaded, but there is no nvidia-smi: `plan` cannot see the card"
         remedy = "install the driver's tools (`nvidia-utils`)"

@@ -60,6 +60,16 @@ class EndRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LogSpan:
+    """What a job wrote into a file that may have been there before, and may have grown since."""
+
+    path: str
+    began_bytes: int = 0
+    ended_bytes: int | None = None
+    """None: to the end of the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
     """The last session of a journal: from its `start` on."""
 
@@ -76,7 +86,7 @@ class Session:
     limit_bytes: int | None = None
     floor_bytes: int | None = None
     how: str = ""
-    logs: tuple[str, ...] = ()
+    logs: tuple[LogSpan, ...] = ()
     """Files that the job wrote its output to."""
     pids: frozenset[int] = frozenset()
     names: frozenset[str] = frozenset()

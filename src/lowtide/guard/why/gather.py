@@ -11,11 +11,12 @@ from pathlib import Path
 from lowtide.errors import UsageError
 from lowtide.guard.why.causes import exit_of
 from lowtide.guard.why.death_texts import find_death_texts
-from lowtide.guard.why.evidence import Exit, LivingProcess, Machine, Session, TextLog
+from lowtide.guard.why.evidence import Exit, LivingProcess, LogSpan, Machine, Session, TextLog
 from lowtide.memory.meter import measure_tree
 from lowtide.memory.proc_files import kib_fields, read_text, total_ram_bytes
 
 _LAST_BYTES = 1 << 20
+_OF_WATCH = "lowtide: "
 _FIRST_PID_SPACE = "pid:[4026531836]"
 """The kernel's constant for the process ids of the machine itself; a container has another."""
 _START_SLACK_SECONDS = 5.0
@@ -86,14 +87,14 @@ def is_lock_held(path: Path) -> bool:
     return False
 
 
-def read_text_log(path: Path) -> TextLog:
+def read_text_log(span: LogSpan) -> TextLog:
     """The last part of a log and what it tells. Only plain files: a pipe would be waited for."""
-    name = os.fsdecode(path)
+    name, path = span.path, Path(span.path)
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
             return TextLog(path=name, changed_at=None, problem="it is no plain file")
-        text = read_tail(path)
+        text = read_tail(span)
     except OSError as error:
         return TextLog(path=name, changed_at=None, problem=error.strerror or type(error).__name__)
     lines = [line for line in text.splitlines() if line.strip()]
@@ -105,12 +106,16 @@ def read_text_log(path: Path) -> TextLog:
     )
 
 
-def read_tail(path: Path) -> str:
-    """The last million bytes as text."""
-    with path.open("rb") as file:
+def read_tail(span: LogSpan) -> str:
+    """The last million bytes of it as text, without what `watch` itself said."""
+    with Path(span.path).open("rb") as file:
         size = file.seek(0, os.SEEK_END)
-        file.seek(max(0, size - _LAST_BYTES))
-        return file.read(_LAST_BYTES).decode(errors="replace")
+        end = size if span.ended_bytes is None else min(size, span.ended_bytes)
+        begin = max(span.began_bytes if span.began_bytes <= end else 0, end - _LAST_BYTES)
+        file.seek(begin)
+        lines = file.read(end - begin).decode(errors="replace").splitlines(keepends=True)
+    # Blank lines in their place: the numbers of all others stay.
+    return "".join("\n" if line.startswith(_OF_WATCH) else line for line in lines)
 
 
 def newest_timeline(folder: Path) -> Path:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 from lowtide.units import GIB, KIB, MIB
 
+_MOST_BYTES = 2.0**62
+"""A log may say anything."""
 _UNITS = {
     "b": 1,
     "bytes": 1,
@@ -148,13 +150,13 @@ def _first_size(line: str, patterns: list[re.Pattern[str]]) -> int | None:
 
 
 def _bytes(number: str, unit: str) -> int:
-    return int(float(number) * _UNITS[unit.strip().lower() or "b"])
+    return int(min(float(number) * _UNITS[unit.strip().lower() or "b"], _MOST_BYTES))
 
 
 def _asked(match: re.Match[str], *, in_blocks: bool) -> Asked:
     number, unit = match[1], match[2].strip() or "bytes"
     factor = _UNITS[unit.lower()]
-    size = float(number) * factor
+    size = min(float(number) * factor, _MOST_BYTES)
     decimals = len(number.partition(".")[2])
     slack = 0.5 * 10**-decimals * factor if factor > 1 else 0.0
     return Asked(

@@ -11,10 +11,10 @@ from collections import deque
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
-from lowtide.errors import DataError
-from lowtide.guard.why.evidence import Alert, EndRecord, Reading, Session
-from lowtide.journal import read_journal
+from lowtide.guard.why.evidence import Alert, EndRecord, LogSpan, Reading, Session
+from lowtide.journal import Kind, read_journal
 
 _MOST_PIDS = 4096
 _OUR_NAMES = (
@@ -28,6 +28,8 @@ _OUR_NAMES = (
 _MOST_ALERTS = 8
 _MOST_READINGS = 128
 _FIRST_BYTES = 1 << 16
+_MOST = 1 << 62
+"""Of a size: what is larger was not written by us."""
 
 Record = Mapping[str, object]
 
@@ -38,19 +40,22 @@ def is_journal(path: Path) -> bool:
         line = file.readline(_FIRST_BYTES)
     try:
         record = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
-    return isinstance(record, dict) and isinstance(record.get("event"), str)
+    if not isinstance(record, dict) or record.get("event") != "start":
+        return False  # other programs write lines with an `event` too
+    return record.get("kind") in get_args(Kind) or isinstance(record.get("settings"), dict)
 
 
 def read_session(path: Path) -> Session:
-    """What the last session left. A damaged line ends the reading, and is told."""
+    """What the last session left. Damaged lines are left out, and told."""
     fold = _Fold(os.fsdecode(path))
-    try:
-        for record in read_journal(path):
-            fold.take(record)
-    except DataError as error:
-        fold.damage = error.problem
+    bad: list[int] = []
+    for record in read_journal(path, on_bad=bad.append):
+        fold.take(record)
+    if bad:
+        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+        fold.damage = f"line {bad[0]}{more} of {os.fsdecode(path)} could not be read"
     return fold.session(torn=_is_torn(path))
 
 
@@ -65,7 +70,7 @@ class _Fold:
     def _begin(self, record: Record) -> None:
         command = record.get("command")
         words = tuple(map(str, command)) if isinstance(command, list) else ()
-        logs = (record.get("stdout_path"), record.get("stderr_path"))
+        logs = [_log_of(record, name) for name in ("stdout", "stderr")]
         self._session = Session(
             path=self._path,
             kind=_text(record, "kind"),
@@ -77,7 +82,7 @@ class _Fold:
             limit_bytes=whole(record, "limit_bytes"),
             floor_bytes=whole(record, "floor_bytes"),
             how=_text(record, "how"),
-            logs=tuple(dict.fromkeys(log for log in logs if isinstance(log, str) and log)),
+            logs=tuple(dict.fromkeys(log for log in logs if log is not None)),
         )
         self._pids = {self._session.pid, whole(record, "pid")} - {None}
         self._names = {Path(words[0]).name[:15]} if words else set(_OUR_NAMES)
@@ -88,6 +93,7 @@ class _Fold:
         self._peak: int | None = None
         self._step: int | None = None
         self._end: EndRecord | None = None
+        self._ended: dict[str, int | None] = {}
         self._last_at: float | None = None
 
     def take(self, record: Record) -> None:
@@ -103,6 +109,10 @@ class _Fold:
             self._alerts.append(Alert(at=at, stage=stage, reason=_text(record, "reason")))
         elif event == "end":
             self._end = _end_of(record)
+            ends = {_text(record, f"{name}_path"): name for name in ("stdout", "stderr")}
+            self._ended = {
+                path: whole(record, f"{name}_ended_bytes") for path, name in ends.items()
+            }
 
     def _take_reading(self, record: Record) -> None:
         reading = _reading_of(record)
@@ -145,6 +155,9 @@ class _Fold:
             step=self._step,
             alerts=tuple(self._alerts),
             end=self._end,
+            logs=tuple(
+                replace(log, ended_bytes=self._ended.get(log.path)) for log in self._session.logs
+            ),
             torn=torn,
             damage=self.damage,
         )
@@ -152,12 +165,21 @@ class _Fold:
 
 def whole(record: Record, name: str) -> int | None:
     value = record.get(name)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if abs(value) < _MOST else None
 
 
 def number(record: Record, name: str) -> float | None:
     value = record.get(name)
     return float(value) if isinstance(value, (int, float)) and abs(value) < 1e15 else None
+
+
+def _log_of(record: Record, name: str) -> LogSpan | None:
+    path = _text(record, f"{name}_path")
+    return (
+        LogSpan(path=path, began_bytes=whole(record, f"{name}_began_bytes") or 0) if path else None
+    )
 
 
 def _text(record: Record, name: str) -> str:

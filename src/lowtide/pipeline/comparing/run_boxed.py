@@ -18,13 +18,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from lowtide.errors import DoesNotFitError, InterruptedRun, StoppedError
-from lowtide.events import StopReason
+from lowtide.errors import DoesNotFitError
 from lowtide.guard.box import Box
 from lowtide.memory.meter import measure_tree
+from lowtide.pipeline.comparing.stops import refuse_to_go_on
+from lowtide.pipeline.watch_run import ShouldStop, never_stop
 
 Ending: TypeAlias = Literal["finished", "died", "refused", "failed", "too slow"]
-ShouldStop: TypeAlias = Callable[[], StopReason | None]
 Look: TypeAlias = Callable[["Moment"], None]
 
 _INTERVAL_SECONDS, _LONGEST_INTERVAL_SECONDS = 0.05, 0.2
@@ -151,7 +151,7 @@ def run_boxed(
     box: Box | None,
     progress: ProgressFile,
     *,
-    should_stop: ShouldStop = lambda: None,
+    should_stop: ShouldStop = never_stop,
     look: Look = lambda _moment: None,
 ) -> Boxed:
     """Run to the end, whatever end that is; nothing of it is alive afterwards."""
@@ -197,15 +197,6 @@ def _entered(job: BoxedJob, box: Box | None) -> list[str]:
     wall = 0 if box else _WALL_TIMES * job.limit_bytes
     started = [sys.executable, "-m", "lowtide.pipeline.ways.start", str(wall), *job.command]
     return box.command_inside(started) if box else started
-
-
-def refuse_to_go_on(reason: StopReason | None) -> None:
-    """Raise what ends the whole comparison, if somebody asked for it."""
-    remedy = "run the same command again: it begins anew, for nothing of it was kept"
-    if reason == "interrupted":
-        raise InterruptedRun("interrupted; all ways were ended and removed", remedy=remedy)
-    if reason is not None:
-        raise StoppedError("asked to end; all ways were ended and removed", remedy=remedy)
 
 
 def _wait(process: subprocess.Popen[bytes], looked_seconds: float) -> None:

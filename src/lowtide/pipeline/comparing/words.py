@@ -5,22 +5,36 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from lowtide.pipeline.compare import Comparison, SizedRun, WayResult
 from lowtide.pipeline.comparing.sample import PARTS
 from lowtide.pipeline.comparing.ways import EXTRA, Way
 from lowtide.units import format_bytes, format_count, format_seconds, round_up_to_mib
 
-_PARTS_IN_WORDS = {4: "a quarter", 2: "an eighth", 1: "a sixteenth"}
+_PARTS_IN_WORDS = {4: "1/4", 2: "1/8", 1: "1/16"}
+
+CurveText = tuple[str, str, Sequence[tuple[float, int]], str, bool, bool]
+"""Job, name, seconds and bytes, how it ended if not well, whether it died, whether it is ours."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
+class Table(NamedTuple):
     """Rows of words under a header, all of the same length."""
 
     title: str
     header: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Prediction:
+    """What a way would take of the whole input."""
+
+    peak_bytes: int
+    seconds: float
+    peak_is_least: bool
+    """It died, and the line knows of nothing above the limit: more than this, and nobody knows how much."""
+    seconds_are_least: bool
 
 
 def tables(found: Comparison) -> list[Table]:
@@ -56,6 +70,8 @@ def remarks(found: Comparison) -> list[str]:
         )
     if any(result.growth for result in found.results):
         lines.append("predicted: a straight line through two measured sizes, continued")
+    if any((guess := _predict(result, found)) and guess.peak_is_least for result in found.results):
+        lines.append("more than: it died there, so what it would have taken is not known")
     lines += [_left_out(way) for way in found.left_out]
     if found.kept:
         lines.append(f"kept: {found.kept}")
@@ -69,6 +85,21 @@ def short_note(result: WayResult) -> str:
         return ""
     at = "" if whole.share is None else f" at {math.floor(100 * whole.share)} %"
     return f"{whole.ending}{at}"
+
+
+def curves(found: Comparison) -> list[CurveText]:
+    """Every way's memory on the whole sample, for a picture."""
+    return [
+        (
+            one.way.job,
+            one.way.name,
+            one.whole.points,
+            short_note(one),
+            one.whole.ending == "died",
+            one.way.ours,
+        )
+        for one in found.results
+    ]
 
 
 def record(found: Comparison) -> dict[str, object]:
@@ -94,7 +125,7 @@ def record(found: Comparison) -> dict[str, object]:
 
 
 def _way_record(result: WayResult, found: Comparison) -> dict[str, object]:
-    growth, full = result.growth, found.sample.full_bytes
+    growth, guess = result.growth, _predict(result, found)
     return {
         "way": result.way.key,
         "name": result.way.name,
@@ -102,8 +133,9 @@ def _way_record(result: WayResult, found: Comparison) -> dict[str, object]:
         "budget_bytes": result.budget_bytes,
         "runs": [_run_record(run) for run in result.runs],
         "bytes_per_text_byte": round(growth.bytes_per_byte, 4) if growth else None,
-        "predicted_peak_bytes": _full_bytes(result, full),
-        "predicted_seconds": round(growth.seconds_at(full), 1) if growth else None,
+        "predicted_peak_bytes": guess.peak_bytes if guess else None,
+        "predicted_seconds": round(guess.seconds, 1) if guess else None,
+        "predicted_at_least": guess.peak_is_least if guess else None,
     }
 
 
@@ -132,10 +164,10 @@ def _table(job: str, found: Comparison) -> Table:
         header=(
             "way",
             "outcome",
-            "peak private",
+            "peak",
             "time",
-            "× lowtide's time",
-            "per GiB more",
+            "× lowtide",
+            "per GiB",
             f"at {full} (predicted)",
         ),
         rows=tuple(_row(result, ours, found) for result in results),
@@ -165,27 +197,49 @@ def _ratio(result: WayResult, ours: WayResult | None) -> str:
         if run.found.ending == "finished" and run.sixteenths in mine:
             times = f"{run.found.seconds / mine[run.sixteenths].seconds:.1f}"
             part = _PARTS_IN_WORDS.get(run.sixteenths)
-            return f"{times} (on {part})" if run.sixteenths < PARTS else times
+            return f"{times} on {part}" if run.sixteenths < PARTS else times
     return "-"
 
 
-def _full_bytes(result: WayResult, full: int) -> int | None:
-    """The line's end; of lowtide no more than its budget, which is what a budget is."""
-    if result.growth is None:
+def _predict(result: WayResult, found: Comparison) -> _Prediction | None:
+    """The line's end. Of lowtide no more than its budget, which is what a budget is; of a way that died no less
+    than the limit it died at, and no less time than it had."""
+    growth, whole, full = result.growth, result.whole, found.sample.full_bytes
+    peak_bytes = growth.peak_at(full) if growth else 0
+    seconds = growth.seconds_at(full) if growth else 0.0
+    if whole.ending == "died":
+        least_bytes = max(found.limit_bytes, whole.peak_private_bytes)
+        return _Prediction(
+            peak_bytes=max(peak_bytes, least_bytes),
+            seconds=max(seconds, whole.seconds),
+            peak_is_least=peak_bytes <= least_bytes,
+            seconds_are_least=seconds <= whole.seconds,
+        )
+    if growth is None:
         return None
-    wanted = result.growth.peak_at(full)
-    return wanted if result.budget_bytes is None else min(wanted, result.budget_bytes)
+    budget_bytes = peak_bytes if result.budget_bytes is None else result.budget_bytes
+    return _Prediction(
+        peak_bytes=min(peak_bytes, budget_bytes),
+        seconds=seconds,
+        peak_is_least=False,
+        seconds_are_least=False,
+    )
 
 
 def _at_full_size(result: WayResult, found: Comparison) -> str:
-    growth, full = result.growth, found.sample.full_bytes
     if found.sample.is_everything and result.whole.ending == "finished":
         return "as measured"
-    wanted = _full_bytes(result, full)
-    if growth is None or wanted is None:
+    guess = _predict(result, found)
+    if guess is None:
         return "not known"
-    held = " (its budget)" if wanted == result.budget_bytes else ""
-    return f"{format_bytes(wanted)}{held}, {format_seconds(growth.seconds_at(full))}"
+    peak, time = format_bytes(guess.peak_bytes), format_seconds(guess.seconds)
+    if guess.peak_bytes == result.budget_bytes:
+        peak = f"{peak} (its budget)"
+    return f"{_least(peak, guess.peak_is_least)}, {_least(time, guess.seconds_are_least)}"
+
+
+def _least(figure: str, is_least: bool) -> str:
+    return f"more than {figure}" if is_least else figure
 
 
 def _held_by(how: str) -> str:

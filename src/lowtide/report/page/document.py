@@ -17,6 +17,8 @@ from lowtide.report.page.verdict import judge_run
 from lowtide.units import format_bytes, format_seconds
 
 MOST_PAGE_BYTES = 300_000
+GENERATOR = b'<meta name="generator" content="lowtide">'
+"""Stands near the beginning of every page of ours, and of no other."""
 _HERE = Path(__file__).parent
 _MOST_SETTINGS = 100
 _MEASURED = (
@@ -45,6 +47,7 @@ def page_html(facts: RunFacts, name: str) -> str:
     axis = make_time_axis(facts)
     return (
         '<!DOCTYPE html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        f"{GENERATOR.decode()}\n"
         f'<meta http-equiv="Content-Security-Policy" content="{policy}">\n'
         '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
         '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
@@ -73,6 +76,8 @@ def _header(facts: RunFacts, name: str) -> str:
     when = ""
     if facts.dated:
         when = f'<p class="when">{clock_text(facts.started_at)} to {clock_text(facts.last_at)}</p>'
+    if facts.unread_lines:
+        said += f'<p class="said"><b>log</b> {facts.unread_words}</p>'
     command = ""
     if facts.command:
         how = f", measured by {escape(facts.how, 60)}" if facts.how else ""

@@ -21,6 +21,13 @@ class Session:
     last_at: float | None
     budget_bytes: int | None = None
     outcome: str | None = None
+    elapsed_seconds: float | None = None
+    """As its end tells."""
+
+    @property
+    def worked_seconds(self) -> float:
+        seen = self.to_seconds - self.from_seconds
+        return seen if self.elapsed_seconds is None else max(0.0, self.elapsed_seconds)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,10 +151,16 @@ class RunFacts:
     settings: Mapping[str, object] = field(default_factory=dict)
     first_settings: Mapping[str, object] = field(default_factory=dict)
     records: int = 0
+    unread_lines: int = 0
+    """Lines of the log that are no records."""
     dated: bool = False
     """False for logs of before records had a time."""
     seconds: float = 0.0
-    """Of work, over all sessions."""
+    """Of work, over all sessions, as the charts show it."""
+    session: Session | None = None
+    """The last one."""
+    worked_seconds_before: float = 0.0
+    """In the sessions before the last."""
     started_at: float | None = None
     last_at: float | None = None
     end: End | None = None
@@ -163,6 +176,16 @@ class RunFacts:
     samples: Kept[SampleText] = field(default_factory=lambda: Kept(2, 6))
     alerts: Kept[Alert] = field(default_factory=lambda: Kept(10, 20))
     forecast: Forecast | None = None
+
+    @property
+    def worked_seconds(self) -> float:
+        """Of work: as the ends of sessions tell, else as seen."""
+        return self.worked_seconds_before + (self.session.worked_seconds if self.session else 0.0)
+
+    @property
+    def unread_words(self) -> str:
+        plural = "" if self.unread_lines == 1 else "s"
+        return f"{self.unread_lines:,} line{plural} of the log could not be read"
 
     @property
     def budget_bytes(self) -> int | None:

@@ -120,7 +120,7 @@ def _throughput(facts: RunFacts) -> Iterator[KeyFigure]:
 def _duration(facts: RunFacts) -> KeyFigure:
     count = facts.sessions.count
     words = "of work, measured" if count < 2 else f"of work in {count} sessions, measured"
-    return KeyFigure(name="Time", value=format_seconds(facts.seconds), words=words)
+    return KeyFigure(name="Time", value=format_seconds(facts.worked_seconds), words=words)
 
 
 def _left(facts: RunFacts) -> Iterator[KeyFigure]:

@@ -7,9 +7,10 @@ the seconds that their steps took.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
-from lowtide.errors import DataError
+from lowtide.errors import DataError, UsageError
 from lowtide.journal import read_journal
 from lowtide.report.page.buckets import Series
 from lowtide.report.page.facts import (
@@ -19,7 +20,6 @@ from lowtide.report.page.facts import (
     End,
     Forecast,
     Happening,
-    Process,
     RunFacts,
     SampleText,
     Session,
@@ -34,26 +34,34 @@ from lowtide.report.page.fields import (
     unix_seconds,
     whole,
 )
-from lowtide.units import format_bytes, format_count, format_seconds
+from lowtide.report.page.told import NAME_A_RUN, checkpoint_words, pause_words, processes
+from lowtide.report.page.work_clock import WorkClock
+from lowtide.units import format_bytes, format_seconds, printable
 
 MOST_GPUS = 4
-_MOST_PROCESSES = 8
 _MOST_COMMAND_WORDS = 200
+_LEARNING = "learning merges"
 _RATE_SECONDS = 0.5
 """A rate over less would be noise."""
 _ALERT_BANDS = {"note": "noted", "ask": "asked to stop", "end": "being ended"}
 
 
 def read_run(path: Path) -> RunFacts:
-    """The facts of the run that the journal tells of; `DataError` where it tells nothing."""
+    """The facts of the run that the journal tells of. Lines that cannot be read are counted and left out.
+
+    `DataError` where nothing was written yet, `UsageError` where it is another kind of file.
+    """
     reader = _Reader()
-    for record in read_journal(path):
+    for record in read_journal(path, on_bad=reader.skip):
         reader.take(record)
-    if not reader.facts.records:
+    if not reader.facts.records and not reader.facts.unread_lines:
         raise DataError(
-            f"{path} holds no record yet",
+            f"{printable(str(path))} holds no record yet",
             remedy="run the command again once the run has begun to write its log",
         )
+    if not reader.is_log:
+        raise UsageError(f"{printable(str(path))} is no log of lowtide", remedy=NAME_A_RUN)
+    reader.finish()
     return reader.facts
 
 
@@ -62,7 +70,12 @@ class _Reader:
         self.facts = RunFacts()
         self._session: Session | None = None
         self._band: Band | None = None
-        self._offset_seconds = 0.0
+        self._clock = WorkClock()
+        self._late_seconds: float | None = None
+        """When a record happened that was written late: it counts, and is not drawn."""
+        self._counted_seconds: float | None = None
+        self._first_unread: Happening | None = None
+        self.is_log = False
         self._rate_from: tuple[float, int] | None = None
         self._takers: dict[str, Callable[[Record], None]] = {
             "advanced": self._take_advanced,
@@ -82,6 +95,7 @@ class _Reader:
     def take(self, record: Record) -> None:
         event, at = text(record, "event"), unix_seconds(record)
         self.facts.records += 1
+        self.is_log = self.is_log or event == "start" or event in self._takers
         if event == "start" or self._session is None:
             self._open_session(record, at)
         self._move_clock(record, at)
@@ -89,12 +103,32 @@ class _Reader:
         if taker is not None:
             taker(record)
 
+    def skip(self, line_number: int) -> None:
+        """A line that is no record."""
+        facts = self.facts
+        facts.unread_lines += 1
+        if self._first_unread is None:
+            self._first_unread = Happening(
+                seconds=facts.seconds,
+                at=facts.last_at,
+                label="unreadable",
+                text=f"the first is line {line_number}",
+                grave=True,
+            )
+
+    def finish(self) -> None:
+        if self._first_unread is not None:
+            words = f"{self.facts.unread_words}; {self._first_unread.text}"
+            self.facts.events.add(replace(self._first_unread, text=words))
+
     def _open_session(self, record: Record, at: float | None) -> None:
         facts, before = self.facts, self._session
         if before is not None and before.outcome is None and facts.dated:
             self._say("no end", f"the record broke off at {clock_text(before.last_at)}", grave=True)
-        self._offset_seconds = facts.seconds
-        self._session = Session(
+        facts.worked_seconds_before = facts.worked_seconds
+        self._clock.open_session()
+        self._counted_seconds = None
+        self._session = facts.session = Session(
             number=min(facts.sessions.count, MOST_SESSIONS),
             from_seconds=facts.seconds,
             to_seconds=facts.seconds,
@@ -106,7 +140,7 @@ class _Reader:
         facts.started_at = at if facts.started_at is None else facts.started_at
         facts.end, self._band, self._rate_from = None, None, None
         if text(record, "event") == "start":
-            self._take_start(record, _pause_words(before, at))
+            self._take_start(record, pause_words(before, at))
 
     def _take_start(self, record: Record, pause: str) -> None:
         facts, settings = self.facts, mapping(record, "settings")
@@ -131,27 +165,36 @@ class _Reader:
     def _move_clock(self, record: Record, at: float | None) -> None:
         facts, session = self.facts, self._session
         assert session is not None
-        seconds = facts.seconds
-        if at is None:
-            seconds += max(0.0, number(record, "seconds") or 0.0)
-        else:
+        self._late_seconds = self._lateness(record, self._clock.move(record))
+        facts.seconds = session.to_seconds = self._clock.seconds
+        if at is not None:
             session.at = at if session.at is None else session.at
-            seconds = self._offset_seconds + at - session.at
-            session.last_at = facts.last_at = at
             facts.dated = True
-        facts.seconds = session.to_seconds = max(facts.seconds, seconds)
+            if self._late_seconds is None:
+                session.last_at = facts.last_at = at
         if self._band is not None:
             self._band.to_seconds = facts.seconds
 
-    def _enter(self, name: str) -> None:
-        if self._band is not None and self._band.name == name:
+    def _lateness(self, record: Record, happened_seconds: float | None) -> float | None:
+        """When a late record happened, unless it may as well be drawn as of now."""
+        if happened_seconds is None or self._band is None:
+            return None
+        is_over = self._band.name == _LEARNING and text(record, "event") == "advanced"
+        now = self._clock.is_nearly_now(happened_seconds)
+        return happened_seconds if is_over or not now else None
+
+    def _enter(self, name: str, from_seconds: float | None = None) -> None:
+        if self._late_seconds is not None or (self._band is not None and self._band.name == name):
             return
         seconds = self.facts.seconds
-        self._band = Band(name=name, from_seconds=seconds, to_seconds=seconds)
+        if from_seconds is not None and self._band is not None:
+            self._band.to_seconds = from_seconds
+        begins = seconds if from_seconds is None else from_seconds
+        self._band = Band(name=name, from_seconds=begins, to_seconds=seconds)
         self.facts.bands.add(self._band)
 
     def _draw(self, name: str, value: float | None) -> None:
-        if value is None:
+        if value is None or self._late_seconds is not None:
             return
         session = self._session
         assert session is not None
@@ -181,6 +224,7 @@ class _Reader:
 
     def _take_advanced(self, record: Record) -> None:
         counts = self.facts.counts
+        self._count_until(self.facts.seconds if self._late_seconds is None else self._late_seconds)
         self._enter("counting words" if self.facts.kind == "train-tokenizer" else "tokenizing")
         self._see_memory(record)
         done, total = whole(record, "done_bytes"), whole(record, "total_bytes")
@@ -193,9 +237,18 @@ class _Reader:
             counts.tokens = tokens
             self._draw("tokens", tokens)
 
+    def _count_until(self, seconds: float) -> None:
+        """Input was read until here, also where that is told after merges were learnt."""
+        before, self._counted_seconds = self._counted_seconds, seconds
+        bands = list(self.facts.bands)[-2:]
+        if before is not None and self._late_seconds is not None and len(bands) == 2:
+            counting, learning = bands
+            if learning.name == _LEARNING and learning.from_seconds == before < seconds:
+                counting.to_seconds = learning.from_seconds = seconds
+
     def _measure_rate(self, name: str, done: int | None, *, resumed: int) -> None:
         """Progress a second since the last look; what stood before this session is not counted."""
-        if done is None or self._session is None:
+        if done is None or self._session is None or self._late_seconds is not None:
             return
         if self._rate_from is None:
             self._rate_from = (self._session.from_seconds, min(resumed, done))
@@ -208,9 +261,10 @@ class _Reader:
 
     def _take_learnt(self, record: Record) -> None:
         counts = self.facts.counts
-        if self._band is None or self._band.name != "learning merges":
-            self._rate_from = (self.facts.seconds, whole(record, "merges") or 0)
-        self._enter("learning merges")
+        begins = self._counted_seconds
+        if self._band is None or self._band.name != _LEARNING:
+            self._rate_from = None if begins is None else (begins, 0)
+        self._enter(_LEARNING, begins)
         self._see_memory(record)
         counts.merges = whole(record, "merges")
         counts.most_merges = whole(record, "most_merges")
@@ -258,15 +312,7 @@ class _Reader:
         self.facts.samples.add(sample)
 
     def _take_checkpoint(self, record: Record) -> None:
-        facts, step = self.facts, whole(record, "step")
-        words = f"at step {step}" if step is not None else ""
-        done, tokens = whole(record, "done_bytes"), whole(record, "tokens")
-        if done is not None and step is None:
-            words = f"{format_bytes(done)} of input, {format_count(tokens or 0)} tokens are safe"
-        if step is not None and (path := text(record, "path")):
-            words += f": {path}"
-        took = number(record, "seconds")
-        words += f", in {format_seconds(took)}" if took is not None and step is not None else ""
+        facts, words = self.facts, checkpoint_words(record)
         facts.checkpoints.add(
             Happening(seconds=facts.seconds, at=facts.last_at, label="checkpoint", text=words)
         )
@@ -290,7 +336,7 @@ class _Reader:
             self._enter("watched")
         self._take_memory(record)
         if (whole(record, "private_bytes") or -1) > before:
-            facts.peaks.top = _processes(record)
+            facts.peaks.top = processes(record)
         self._draw("charged", whole(record, "cgroup_bytes"))
         for card in mappings(record, "gpus", MOST_GPUS):
             index = whole(card, "index") or 0
@@ -333,6 +379,7 @@ class _Reader:
         )
         if self._session is not None:
             self._session.outcome = outcome
+            self._session.elapsed_seconds = number(record, "elapsed_seconds")
         if outcome == "done":
             self._read_to_the_end()
         peak = whole(record, "peak_private_bytes")
@@ -349,20 +396,3 @@ class _Reader:
         if counts.done_bytes is not None and counts.total_bytes:
             counts.more_tokens = counts.done_bytes < counts.total_bytes
             counts.done_bytes = counts.total_bytes
-
-
-def _pause_words(before: Session | None, at: float | None) -> str:
-    if before is None or before.last_at is None or at is None:
-        return ""
-    return f" after a pause of {format_seconds(max(0.0, at - before.last_at))}"
-
-
-def _processes(record: Record) -> tuple[Process, ...]:
-    return tuple(
-        Process(
-            pid=whole(one, "pid") or 0,
-            name=text(one, "name"),
-            private_bytes=whole(one, "private_bytes") or 0,
-        )
-        for one in mappings(record, "top", _MOST_PROCESSES)
-    )

@@ -78,7 +78,7 @@ def _failed(facts: RunFacts, end: End) -> Verdict:
 
 
 def _judge_watched(facts: RunFacts, end: End) -> Verdict:
-    ran = f"The command ran {format_seconds(facts.seconds)}"
+    ran = f"The command ran {format_seconds(facts.worked_seconds)}"
     asked = any(alert.stage in ("ask", "end") for alert in facts.alerts)
     guarded = " The guard had asked it to stop." if asked else ""
     killed = _kills(end)
@@ -128,7 +128,7 @@ def _came_to(facts: RunFacts) -> str:
     if counts.done_bytes:
         parts.append(f"{format_bytes(counts.done_bytes)} of input")
     what = " from ".join(parts) if len(parts) < 3 else ", ".join(parts)
-    in_time = format_seconds(facts.seconds)
+    in_time = format_seconds(facts.worked_seconds)
     sessions = facts.sessions.count
     over = f", over {sessions} sessions" if sessions > 1 else ""
     what = what[:1].upper() + what[1:]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -9,11 +10,15 @@ from lowtide.errors import UsageError
 from lowtide.journal import LOG_NAME
 from lowtide.report.page.document import page_html
 from lowtide.report.page.facts import RunFacts
+from lowtide.report.page.page_place import check_place, log_errors, write_whole
 from lowtide.report.page.read_run import read_run
+from lowtide.report.page.told import NAME_A_RUN
 from lowtide.report.page.verdict import Verdict, judge_run
-from lowtide.storage.publish import storage_errors, write_atomically
+from lowtide.units import printable
 
 PAGE_NAME = "report.html"
+MANIFEST_NAMES = ("lowtide.json", "lowtide-run.json", "lowtide-tokenizer.json")
+"""Of a dataset, a run of training and a tokenizer, finished or begun."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,30 +34,29 @@ class WrittenPage:
 def write_page(run: Path, out: Path | None = None) -> WrittenPage:
     """Write the page of a run: of a folder with a log, or of a timeline. Only the journal is read."""
     journal = _find_journal(run)
-    page = _choose_page(run, journal) if out is None else out
-    if page.is_dir() or (page.exists() and not page.is_file()):
-        raise UsageError(f"{page} is no file to be replaced", remedy="pass `--out FILE`")
-    page = page.resolve()
-    if page == journal.resolve():
-        raise UsageError(
-            f"the page would replace the log {journal}", remedy="pass another file as `--out`"
-        )
-    facts = read_run(journal)
+    page = check_place(_choose_page(run, journal) if out is None else out)
+    with log_errors(journal):
+        facts = read_run(journal)
     content = page_html(facts, _name(run, journal)).encode("utf-8")
-    write_atomically(page, content)
+    write_whole(page, content)
     return WrittenPage(path=page, page_bytes=len(content), facts=facts, verdict=judge_run(facts))
 
 
 def _find_journal(run: Path) -> Path:
-    with storage_errors(run, doing="read"):
-        if run.is_dir():
-            run = run / LOG_NAME
+    shown = printable(os.fspath(run))
+    with log_errors(run):
         if run.is_file():
             return run
-    raise UsageError(
-        f"there is no log {run}",
-        remedy="name the folder of a run of tokenize, train-tokenizer or train, or a timeline of watch",
-    )
+        if not run.is_dir():
+            raise UsageError(f"there is no file or folder {shown}", remedy=NAME_A_RUN)
+        if (run / LOG_NAME).is_file():
+            return run / LOG_NAME
+        if any((run / name).is_file() for name in MANIFEST_NAMES):
+            raise UsageError(
+                f"{shown} has no log: it was made by a version of lowtide that kept none",
+                remedy="name another run; the same command with another `--out` would keep a log",
+            )
+    raise UsageError(f"{shown} has no log: only runs of lowtide keep one", remedy=NAME_A_RUN)
 
 
 def _choose_page(run: Path, journal: Path) -> Path:
