@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -137,3 +138,18 @@ def test_130_after_ctrl_c_and_the_same_command_finishes(
     assert finished.code == 0
     assert "going on" in finished.err
     assert bytes_of(tmp_path / "out") == bytes_of(dataset)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a device that is always full")
+def test_1_when_nobody_can_take_the_result_and_it_is_no_fault_of_ours(dataset: Path) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [*LOWTIDE, "inspect", str(dataset), "--json"],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 1
+    assert "No space left on device" in done.stderr
+    assert "fault of lowtide" not in done.stderr

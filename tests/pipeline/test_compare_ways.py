@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -54,6 +56,13 @@ def run(way: Way, folder: Path, tokenizer: str = "gpt2") -> tuple[Boxed, Path]:
     return found, task.out
 
 
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """datasets makes sockets in its temporary folder, whose names may not be long."""
+    with tempfile.TemporaryDirectory(prefix="lt-") as name:
+        yield Path(name)
+
+
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory: pytest.TempPathFactory) -> int:
     """How many tokens lowtide makes of the text."""
@@ -66,14 +75,14 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> int:
 
 @pytest.mark.parametrize("key", ["list", "pool", "map", "nanogpt"])
 def test_the_usual_ways_make_our_tokens_and_tell_how_far_they_are(
-    key: str, ours: int, tmp_path: Path
+    key: str, ours: int, short_folder: Path
 ) -> None:
     way = BY_KEY[key]
     if way.missing:
         pytest.skip(f"{' and '.join(way.missing)} not installed")
-    found, out = run(way, tmp_path)
+    found, out = run(way, short_folder)
     assert found.tokens == ours
-    lines = (tmp_path / "progress").read_text().splitlines()
+    lines = (short_folder / "progress").read_text().splitlines()
     told = sum(int(line) for line in lines if line.isdigit())
     assert 0.99 * TEXT_BYTES < told <= TEXT_BYTES
     made = {path.name: path.stat().st_size for path in out.glob("*.bin")}

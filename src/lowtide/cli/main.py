@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 
 import click
@@ -24,6 +25,7 @@ from lowtide.errors import LowtideError
 from lowtide.units import printable
 
 _LINES = "\n"
+_OF_THE_DISK = (errno.ENOSPC, errno.EROFS)
 EXIT_CODES = """\b
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 does not fit (nothing started),
 4 data failed verification, 75 stopped cleanly (run again to go on), 130 interrupted."""
@@ -91,6 +93,10 @@ def _tell(error: BaseException) -> int:
     elif isinstance(error, MemoryError):
         problem = f"out of memory{f': {error}' if str(error) else ''}"
         remedy = "pass a larger `--memory` or ask for less at a time, or free memory"
+    elif isinstance(error, OSError) and error.errno in _OF_THE_DISK:
+        where = f" {error.filename}" if error.filename else " what it has to say"
+        problem = f"cannot write{where}: {error.strerror}"
+        remedy = "free space there, or write elsewhere"
     else:
         problem = f"{type(error).__name__}: {error}"
         remedy = "this is a fault of lowtide; run it with `--debug` and report what that prints"

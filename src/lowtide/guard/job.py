@@ -51,11 +51,11 @@ class Job:
     def members(self) -> list[int]:
         """Who is alive of it; never this process, or what it started for itself."""
         if self.box is not None:
-            return self.box.members()
+            return [pid for pid in self.box.members() if not _is_zombie(pid)]
         roots = [self.pid] if self.is_running else []
         roots += [pid for pid, began in self._known.items() if began and start_time(pid) == began]
         found = {one for root in roots for one in tree_of(root)}
-        found -= set(tree_of(os.getpid())) - set(tree_of(self.pid) if self.is_ours else ())
+        found -= set(tree_of(os.getpid())) - set(tree_of(self.pid))
         self._known = {pid: self._known.get(pid) or start_time(pid) for pid in sorted(found)}
         return [pid for pid in self._known if not _is_zombie(pid)]
 
@@ -129,7 +129,7 @@ def start_job(command: Sequence[str], *, fence_bytes: int | None) -> Iterator[Jo
         process = subprocess.Popen(
             list(command),
             close_fds=False,  # `<(…)` and the like are the job's own
-            preexec_fn=lambda: _become_the_job(box),
+            preexec_fn=(lambda: _become_the_job(box)) if os.name == "posix" else None,
         )
         job = Job(process.pid, box=box, process=process)
         try:

@@ -76,6 +76,8 @@ class Reader:
 
     pid: int
     box: Box | None = None
+    find_members: Callable[[], list[int]] | None = None
+    """Who knows better than the tree below `pid`, such as a `Job`."""
     read_gpus: Callable[[], Sequence[GpuReading]] = tuple
     root: Path = Path("/")
     _counted_twice: int = 0
@@ -111,8 +113,8 @@ class Reader:
         )
 
     def members(self) -> list[int]:
-        """The job's processes. A box also knows those that left their parent."""
-        return self.box.members() if self.box else list(tree_of(self.pid))
+        """The job's processes."""
+        return self.find_members() if self.find_members else list(tree_of(self.pid))
 
     def _private(self, now: float, uses: Sequence[ProcessUse], *, exactly: bool) -> int:
         """A box counts every page once; else counters, less what the last exact look at these very processes

@@ -97,7 +97,8 @@ class _Session:
 
     def run(self, read_gpus: Callable[[], Sequence[GpuReading]]) -> WatchResult:
         """Look, judge, act; then wait until it is time to look again."""
-        reader = Reader(pid=self._job.pid, box=self._job.box, read_gpus=read_gpus)
+        job = self._job
+        reader = Reader(pid=job.pid, box=job.box, find_members=job.members, read_gpus=read_gpus)
         pace = Pace(self._settings.lines, self._settings.interval_seconds)
         with self._recorded():
             self._say_how()
