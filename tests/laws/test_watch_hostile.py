@@ -107,7 +107,9 @@ def test_a_pipeline_does_not_escape_when_its_shell_has_gone(desk: Desk) -> None:
     command = ["sh", "-c", f"{sys.executable} {leak} | cat; true"]
     flags = ("--limit", "200MiB", "--until", "end", "--grace", "2")
     code, _, err = desk.finish(*flags, command=command)
-    assert desk.told("end")[0]["forced"] is True, err
+    (end,) = desk.told("end")
+    assert end["forced"] is True, err
+    assert float(str(end["own_cpu_seconds"])) < 1.0  # it waits, it does not spin
     alive = subprocess.run(["pgrep", "-f", str(leak)], capture_output=True, text=True, check=False)
     assert alive.stdout == ""
     assert code in (128 + signal.SIGTERM, 128 + signal.SIGKILL)

@@ -52,10 +52,12 @@ class Job:
         """Who is alive of it; never this process, or what it started for itself."""
         if self.box is not None:
             return [pid for pid in self.box.members() if not _is_zombie(pid)]
-        roots = [self.pid] if self.is_running else []
-        roots += [pid for pid, began in self._known.items() if began and start_time(pid) == began]
-        found = {one for root in roots for one in tree_of(root)}
-        found -= set(tree_of(os.getpid())) - set(tree_of(self.pid))
+        found = set(tree_of(self.pid)) if self.is_running else set()
+        for pid, began in self._known.items():
+            if pid not in found and began and start_time(pid) == began:
+                found |= set(tree_of(pid))
+        if os.getpid() in found:  # we run inside the job
+            found -= set(tree_of(os.getpid()))
         self._known = {pid: self._known.get(pid) or start_time(pid) for pid in sorted(found)}
         return [pid for pid in self._known if not _is_zombie(pid)]
 
@@ -75,7 +77,9 @@ class Job:
 
     def wait(self, seconds: float) -> None:
         """At most so long; less when the first process ends meanwhile."""
-        if self._handle is not None:
+        if not self.is_running:  # those it left behind tell nobody when they end
+            time.sleep(seconds if self.members() else 0)
+        elif self._handle is not None:
             select.select([self._handle], [], [], seconds)
         elif self._process is not None:
             with suppress(subprocess.TimeoutExpired):
@@ -194,9 +198,11 @@ def _signal(pids: Sequence[int], number: int) -> bool:
 
 
 def _is_zombie(pid: int) -> bool:
-    """Dead, and not yet fetched by its parent."""
+    """Dead, and not yet fetched by its parent; or gone."""
     state = read_text(Path(f"/proc/{pid}/stat"))
-    return state is None or state.rpartition(") ")[2][:1] == "Z"
+    if state is None:
+        return Path("/proc/self").exists()
+    return state.rpartition(") ")[2][:1] == "Z"
 
 
 def is_above_us(pid: int) -> bool:
