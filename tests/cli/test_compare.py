@@ -157,7 +157,7 @@ def test_at_the_limit_that_is_advised_every_way_runs(capsys: Capsys, tmp_path: P
     text = tmp_path / "sources.txt"
     sources = sorted(Path(lowtide_package.__file__).parent.rglob("*.py"))
     text.write_text("".join(path.read_text() for path in sources))  # enough words for 32,000 tokens
-    ways = "list,map,pool,lowtide,tokenizers,lowtide-train"
+    ways = "list,pool,lowtide,lowtide-train"
     flags = ("--sample", "500kB", "--separator", "line", "--ways", ways)
     refused = call(capsys, "compare", text, "--limit", "20MiB", *flags)
     told = lowtide("compare", text, *refused.advice, *flags, "--json")
