@@ -10,23 +10,31 @@ import tempfile
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from lowtide.tokenizer.patterns import PATTERNS
 from lowtide.tokenizer.vocabulary import Vocabulary, from_json, load_vocabulary
 from tests.tokenizer_json import tokenizer_json
 from tests.vocabularies import rank_file
 
+LONG = bool(os.environ.get("LOWTIDE_LONG"))
+"""Whether properties are tried on more examples, and tests marked `long` run."""
+settings.register_profile("short", max_examples=100 if LONG else 50)
+settings.load_profile("short")
+
 TOKENIZERS = ("gpt2", "cl100k_base", "o200k_base", "tokenizer.json")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """What one test measures, no other knows of; and nothing is left in anybody's home."""
+    if item.get_closest_marker("long") and not LONG:
+        pytest.skip("long: runs with LOWTIDE_LONG=1")
     digest = hashlib.sha256(f"{os.getpid()} {item.nodeid}".encode()).hexdigest()[:16]
     os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"lowtide-tests-{digest}")
 
 
 def pytest_runtest_teardown() -> None:
-    shutil.rmtree(os.environ["XDG_CACHE_HOME"], ignore_errors=True)
+    shutil.rmtree(os.environ.get("XDG_CACHE_HOME", ""), ignore_errors=True)
 
 
 @pytest.fixture(scope="session")

@@ -153,6 +153,7 @@ def test_wrong_questions_are_refused_at_once(
     assert problem in refused.problem
 
 
+@pytest.mark.long
 def test_at_the_limit_that_is_advised_every_way_runs(capsys: Capsys, tmp_path: Path) -> None:
     text = tmp_path / "sources.txt"
     sources = sorted(Path(lowtide_package.__file__).parent.rglob("*.py"))

@@ -57,6 +57,7 @@ def test_ties_runs_and_long_words_are_learnt_alike(tmp_path: Path, kind: str) ->
     )
 
 
+@pytest.mark.long
 def test_words_of_a_megabyte_are_learnt_as_the_plain_reference_learns_them(tmp_path: Path) -> None:
     source = random.Random(5)
     words = ["a" * 1_000_000, "ab" * 500_000, "".join(source.choices("abc", k=1_000_000))]
