@@ -57,7 +57,7 @@ Outcome: TypeAlias = Literal["done", "stopped", "interrupted", "failed", "ended"
 LOG_NAME = "log.jsonl"
 REPORT_NAME = "report.html"
 """What `report` makes of the log, beside it."""
-RECORD_NAMES: Mapping[type, RecordName] = {
+_RECORD_NAMES: Mapping[type, RecordName] = {
     Advanced: "advanced",
     Checkpointed: "checkpoint",
     Learnt: "learnt",
@@ -101,7 +101,7 @@ class Journal:
 
     def write_event(self, event: Event, **fields: object) -> None:
         """What a stage said, as a record; `fields` stand in front, and `at` may be another time than now."""
-        self.write(RECORD_NAMES[type(event)], **{**fields, **asdict(event)})
+        self.write(_RECORD_NAMES[type(event)], **{**fields, **asdict(event)})
 
     def close(self) -> None:
         """The last line is on the disk afterwards. May be called twice."""

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from lowtide.guard.pace import Pace
 from lowtide.guard.reading import Reading
-from lowtide.guard.stages import Lines, Stage, Steps, judge
+from lowtide.guard.stages import Lines, Response, Steps, judge_reading
 from lowtide.units import GIB, MIB
 
 CALM = Reading(
@@ -26,41 +26,41 @@ CALM = Reading(
     cgroup_bytes=None,
     cgroup_limit_bytes=None,
 )
-LINES = Lines(limit_bytes=10 * GIB, floor_bytes=2 * GIB, most=Stage.END)
+LINES = Lines(limit_bytes=10 * GIB, floor_bytes=2 * GIB, most=Response.END)
 
 
 @pytest.mark.parametrize(
     ("changed", "stage"),
     [
-        ({"private_bytes": 7 * GIB}, Stage.CALM),
-        ({"private_bytes": 8 * GIB}, Stage.NOTE),
-        ({"private_bytes": 9 * GIB}, Stage.ASK),
-        ({"private_bytes": 10 * GIB}, Stage.END),
-        ({"private_bytes": 5 * GIB, "swapped_bytes": 4 * GIB}, Stage.ASK),
-        ({"mapped_bytes": 90 * GIB}, Stage.CALM),
-        ({"available_bytes": 3 * GIB - 1}, Stage.NOTE),
-        ({"available_bytes": 2 * GIB - 1, "private_bytes": 1}, Stage.ASK),
-        ({"available_bytes": GIB - 1, "private_bytes": 2 * GIB}, Stage.END),
+        ({"private_bytes": 7 * GIB}, Response.CALM),
+        ({"private_bytes": 8 * GIB}, Response.NOTE),
+        ({"private_bytes": 9 * GIB}, Response.ASK),
+        ({"private_bytes": 10 * GIB}, Response.END),
+        ({"private_bytes": 5 * GIB, "swapped_bytes": 4 * GIB}, Response.ASK),
+        ({"mapped_bytes": 90 * GIB}, Response.CALM),
+        ({"available_bytes": 3 * GIB - 1}, Response.NOTE),
+        ({"available_bytes": 2 * GIB - 1, "private_bytes": 1}, Response.ASK),
+        ({"available_bytes": GIB - 1, "private_bytes": 2 * GIB}, Response.END),
         (
             {"available_bytes": GIB - 1, "private_bytes": GIB // 2},
-            Stage.NOTE,
+            Response.NOTE,
         ),  # it is not the culprit
-        ({"available_bytes": GIB - 1, "private_bytes": 8 * GIB}, Stage.END),
+        ({"available_bytes": GIB - 1, "private_bytes": 8 * GIB}, Response.END),
     ],
 )
 def test_use_and_room_are_judged_and_page_cache_is_not(
-    changed: dict[str, int], stage: Stage
+    changed: dict[str, int], stage: Response
 ) -> None:
     reading = replace(CALM, **changed)  # type: ignore[arg-type]
-    found, reason = judge(reading, LINES)
+    found, reason = judge_reading(reading, LINES)
     assert found is stage
-    assert bool(reason) == (stage is not Stage.CALM)
+    assert bool(reason) == (stage is not Response.CALM)
 
 
-@pytest.mark.parametrize("most", [Stage.NOTE, Stage.ASK, Stage.END])
-def test_no_stage_goes_further_than_the_user_allows(most: Stage) -> None:
+@pytest.mark.parametrize("most", [Response.NOTE, Response.ASK, Response.END])
+def test_no_stage_goes_further_than_the_user_allows(most: Response) -> None:
     reading = replace(CALM, private_bytes=20 * GIB)
-    assert judge(reading, replace(LINES, most=most))[0] is most
+    assert judge_reading(reading, replace(LINES, most=most))[0] is most
 
 
 def test_a_job_that_hovers_around_a_line_is_told_once() -> None:
@@ -69,7 +69,7 @@ def test_a_job_that_hovers_around_a_line_is_told_once() -> None:
         steps.see(replace(CALM, private_bytes=8 * GIB + 50 * MIB * (-1) ** number))
         for number in range(100)
     ]
-    assert [alert.stage for alert in told if alert] == [Stage.NOTE]
+    assert [alert.stage for alert in told if alert] == [Response.NOTE]
 
 
 def test_after_it_was_calm_it_is_told_again() -> None:
@@ -77,7 +77,7 @@ def test_after_it_was_calm_it_is_told_again() -> None:
     sizes = [8 * GIB, 7 * GIB, 8 * GIB, 9 * GIB, 8 * GIB, 9 * GIB]
     told = [steps.see(replace(CALM, private_bytes=size)) for size in sizes]
     stages = [alert.stage if alert else None for alert in told]
-    assert stages == [Stage.NOTE, None, Stage.NOTE, Stage.ASK, None, Stage.ASK]
+    assert stages == [Response.NOTE, None, Response.NOTE, Response.ASK, None, Response.ASK]
 
 
 @given(rate=st.floats(2e8, 2e9), usual=st.floats(0.2, 5.0))

@@ -11,7 +11,15 @@ from hypothesis import strategies as st
 
 from lowtide.guard.why.causes import exit_of
 from lowtide.guard.why.death_texts import find_death_texts
-from lowtide.guard.why.evidence import EndRecord, Evidence, Exit, Machine, Reading, Session, TextLog
+from lowtide.guard.why.evidence import (
+    EndRecord,
+    Evidence,
+    Exit,
+    LastReading,
+    Machine,
+    Session,
+    TextLog,
+)
 from lowtide.guard.why.kernel_log import KernelLog, KernelRecord
 from lowtide.guard.why.recognise_tensors import read_dimensions
 from lowtide.guard.why.verdict import Verdict, judge
@@ -28,7 +36,7 @@ SESSION = Session(
     names=frozenset({"python3"}),
     started_at=NOW - 100,
     last_at=NOW,
-    last=Reading(at=NOW, private_bytes=GIB, available_bytes=8 * GIB),
+    last=LastReading(at=NOW, private_bytes=GIB, available_bytes=8 * GIB),
 )
 KILLED = EndRecord(at=NOW, outcome="ended", exit_code=137, signal=9)
 WATCHED = replace(NOTHING, pid=77, session=replace(SESSION, end=KILLED))
@@ -218,7 +226,7 @@ def test_a_watch_that_was_no_parent_knows_no_code_and_says_so() -> None:
 
 def test_what_speaks_against_the_verdict_is_shown() -> None:
     tight = replace(
-        SESSION, end=KILLED, last=Reading(at=NOW, private_bytes=GIB, available_bytes=MIB)
+        SESSION, end=KILLED, last=LastReading(at=NOW, private_bytes=GIB, available_bytes=MIB)
     )
     verdict = judge(replace(WATCHED, session=tight, kernel=SILENT))
     assert in_short(verdict) == ("killed from outside", "possible")

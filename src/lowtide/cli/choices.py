@@ -71,5 +71,21 @@ FORMAT = click.Choice(["npy", "nanogpt", "llmc", "megatron"])
 EXPORTS = click.Choice([*FORMAT.choices, "huggingface"])
 WINDOWS = click.Choice(["contiguous", "document"])
 EOT = click.Choice(["end", "start", "none"])
+tokenizer_option = click.option(
+    "--tokenizer",
+    default="gpt2",
+    show_default=True,
+    help="gpt2, cl100k_base, o200k_base, a tokenizer.json, a folder with one, or a .tiktoken file.",
+)
+column_option = click.option(
+    "--column", default="text", show_default=True, help="Field or column that holds the text."
+)
+separator_option = click.option(
+    "--separator",
+    default="file",
+    show_default=True,
+    help="What separates documents in text files: file, line, blank-line, or a literal "
+    "such as '<|endoftext|>'.",
+)
 debug_option = click.option("--debug", is_flag=True, expose_value=False, hidden=True)
 """`lowtide --debug COMMAND` and `lowtide COMMAND --debug` mean the same; `main` looks for the word."""

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from lowtide.cli.choices import debug_option
+from lowtide.cli.choices import column_option, debug_option, separator_option, tokenizer_option
 from lowtide.pipeline.comparing.stops import listen_for_the_end
 
 
@@ -22,21 +22,9 @@ from lowtide.pipeline.comparing.stops import listen_for_the_end
     metavar="WAY,...",
     help="Some of list, map, pool, nanogpt, lowtide, tokenizers, lowtide-train.  [default: all]",
 )
-@click.option(
-    "--tokenizer",
-    default="gpt2",
-    show_default=True,
-    help="gpt2, cl100k_base, o200k_base, a tokenizer.json, a folder with one, or a .tiktoken file.",
-)
-@click.option(
-    "--column", default="text", show_default=True, help="Field or column that holds the text."
-)
-@click.option(
-    "--separator",
-    default="file",
-    show_default=True,
-    help="What separates documents in text files, as `tokenize` takes it.",
-)
+@tokenizer_option
+@column_option
+@separator_option
 @click.option("--out", metavar="FILE", help="Write a picture there: FILE.html or FILE.svg.")
 @click.option(
     "--timeout",

@@ -6,7 +6,15 @@ import os
 
 import click
 
-from lowtide.cli.choices import COUNT, EOT, FORMAT, debug_option
+from lowtide.cli.choices import (
+    COUNT,
+    EOT,
+    FORMAT,
+    column_option,
+    debug_option,
+    separator_option,
+    tokenizer_option,
+)
 from lowtide.pipeline.stop_signals import listen_for_stops
 
 
@@ -15,22 +23,9 @@ from lowtide.pipeline.stop_signals import listen_for_stops
 @click.option(
     "--out", required=True, metavar="DIR", help="Folder for the shards; new, empty, or to go on in."
 )
-@click.option(
-    "--tokenizer",
-    default="gpt2",
-    show_default=True,
-    help="gpt2, cl100k_base, o200k_base, a tokenizer.json, a folder with one, or a .tiktoken file.",
-)
-@click.option(
-    "--column", default="text", show_default=True, help="Field or column that holds the text."
-)
-@click.option(
-    "--separator",
-    default="file",
-    show_default=True,
-    help="What separates documents in text files: file, line, blank-line, or a literal "
-    "such as '<|endoftext|>'.",
-)
+@tokenizer_option
+@column_option
+@separator_option
 @click.option(
     "--memory", metavar="SIZE", help="Budget such as 1GiB or 50%.  [default: a modest share]"
 )

@@ -6,7 +6,7 @@ import os
 
 import click
 
-from lowtide.cli.choices import SIZES, debug_option
+from lowtide.cli.choices import SIZES, column_option, debug_option, separator_option
 from lowtide.pipeline.stop_signals import listen_for_stops
 
 
@@ -58,16 +58,8 @@ from lowtide.pipeline.stop_signals import listen_for_stops
     "--memory", metavar="SIZE", help="Budget such as 1GiB or 50%.  [default: a modest share]"
 )
 @click.option("--workers", type=int, help="Most threads to use.  [default: all cores that fit]")
-@click.option(
-    "--column", default="text", show_default=True, help="Field or column that holds the text."
-)
-@click.option(
-    "--separator",
-    default="file",
-    show_default=True,
-    help="What separates documents in text files: file, line, blank-line, or a literal "
-    "such as '<|endoftext|>'.",
-)
+@column_option
+@separator_option
 @click.option(
     "--bad-text",
     type=click.Choice(["fail", "replace", "skip"]),

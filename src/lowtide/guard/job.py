@@ -95,7 +95,8 @@ class Job:
 
     def send(self, number: int) -> bool:
         """To the first process, which knows best how to end the others. Whether we may."""
-        return _signal([self.pid], number)
+        alive = [self.pid] if self.is_running else []  # its id may be somebody else's by now
+        return _signal(alive, number)
 
     def send_all(self, number: int) -> bool:
         """To every process of it. Whether we may."""

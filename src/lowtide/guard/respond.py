@@ -13,8 +13,8 @@ _FILE_SHARE = 0.5
 """Of the grace, for a job that looks for a stop file."""
 _FIRST_SHARE = 0.75
 """Of the grace, before the processes below the first one are asked too."""
-
 _MOMENT_SECONDS = 0.25
+"""To hear SIGTERM, for a job that has passed all lines at once."""
 
 
 @dataclass(slots=True)

@@ -20,8 +20,8 @@ _CALM_AGAIN = 0.95
 """Of the line: below it the job may be told again."""
 
 
-class Stage(IntEnum):
-    """Ordered: the gravest counts."""
+class Response(IntEnum):
+    """What the guard does about a job. Ordered: the gravest counts."""
 
     CALM = 0
     NOTE = 1
@@ -36,7 +36,7 @@ class Lines:
     limit_bytes: int
     floor_bytes: int
     """Of MemAvailable, that the machine keeps."""
-    most: Stage = Stage.ASK
+    most: Response = Response.ASK
     """The gravest thing that may be done."""
 
 
@@ -44,12 +44,12 @@ class Lines:
 class Alert:
     """Something that a person should hear of."""
 
-    stage: Stage
+    stage: Response
     reason: str
     top: tuple[ProcessUse, ...]
 
 
-def judge(reading: Reading, lines: Lines) -> tuple[Stage, str]:
+def judge_reading(reading: Reading, lines: Lines) -> tuple[Response, str]:
     """The gravest of both verdicts and its reason, held down to what is allowed. CALM's reason is empty."""
     stage, reason = max(
         _judge_use(reading, lines.limit_bytes),
@@ -64,19 +64,22 @@ class Steps:
 
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
-        self.stage = Stage.CALM
+        self.stage = Response.CALM
 
     def would_rise(self, reading: Reading) -> bool:
         """Whether this reading is worth a second, exact one."""
-        return judge(reading, self._lines)[0] > self.stage
+        return judge_reading(reading, self._lines)[0] > self.stage
 
     def see(self, reading: Reading) -> Alert | None:
         """What is new, or None."""
-        stage, reason = judge(reading, self._lines)
+        stage, reason = judge_reading(reading, self._lines)
         if stage > self.stage:
             self.stage = stage
             return Alert(stage=stage, reason=reason, top=reading.top)
-        if stage < self.stage and judge(_a_little_more(reading), self._lines)[0] < self.stage:
+        if (
+            stage < self.stage
+            and judge_reading(_a_little_more(reading), self._lines)[0] < self.stage
+        ):
             self.stage = stage
         return None
 
@@ -90,25 +93,31 @@ def _a_little_more(reading: Reading) -> Reading:
     )
 
 
-def _judge_use(reading: Reading, limit_bytes: int) -> tuple[Stage, str]:
-    stage = Stage.CALM
+def _judge_use(reading: Reading, limit_bytes: int) -> tuple[Response, str]:
+    stage = Response.CALM
     for share, reached in (
-        (NOTE_SHARE, Stage.NOTE),
-        (ASK_SHARE, Stage.ASK),
-        (END_SHARE, Stage.END),
+        (NOTE_SHARE, Response.NOTE),
+        (ASK_SHARE, Response.ASK),
+        (END_SHARE, Response.END),
     ):
         stage = reached if reading.used_bytes >= share * limit_bytes else stage
     used, limit = format_bytes(reading.used_bytes), format_bytes(limit_bytes)
     return stage, f"the job uses {used} of its limit of {limit}" if stage else ""
 
 
-def _judge_room(reading: Reading, floor_bytes: int) -> tuple[Stage, str]:
+def _judge_room(reading: Reading, floor_bytes: int) -> tuple[Response, str]:
     if not floor_bytes or reading.available_bytes >= _NOTE_FLOORS * floor_bytes:
-        return Stage.CALM, ""
+        return Response.CALM, ""
     times = reading.available_bytes / floor_bytes
     left, floor = format_bytes(reading.available_bytes), format_bytes(floor_bytes)
     reason = f"the machine has {left} left, and {floor} were to stay free"
     if reading.used_bytes < floor_bytes - reading.available_bytes:
-        return Stage.NOTE, f"{reason}; ending this job would not bring them back"
-    stage = Stage.END if times < _END_FLOORS else Stage.ASK if times < _ASK_FLOORS else Stage.NOTE
+        return Response.NOTE, f"{reason}; ending this job would not bring them back"
+    stage = (
+        Response.END
+        if times < _END_FLOORS
+        else Response.ASK
+        if times < _ASK_FLOORS
+        else Response.NOTE
+    )
     return stage, reason

@@ -19,7 +19,7 @@ from lowtide.tokenizer.write_files import TRAINED_MANIFEST_NAME
 from lowtide.training.run_folder import RUN_NAME
 
 STOP_NAME = ".stop"
-_LOCK_NAME = "lock"
+LOCK_NAME = "lock"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +95,7 @@ def nearest_folder(path: Path) -> Path:
 @contextmanager
 def hold_lock(folder: Path) -> Iterator[None]:
     """One run at a time in a folder. The lock dies with its process, however that dies."""
-    path = folder / WORK_FOLDER / _LOCK_NAME
+    path = folder / WORK_FOLDER / LOCK_NAME
     with storage_errors(path):
         file = path.open("a+b")
     try:

@@ -24,7 +24,7 @@ from lowtide.guard.pass_signals import signals_go_to
 from lowtide.guard.reading import Reader, Reading
 from lowtide.guard.respond import Asking
 from lowtide.guard.result import WatchListener, WatchResult
-from lowtide.guard.stages import Alert, Stage, Steps
+from lowtide.guard.stages import Alert, Response, Steps
 from lowtide.pipeline.watch_settings import WatchSettings, refuse_own_end
 from lowtide.pipeline.watch_timeline import Timeline, prepare_timeline
 from lowtide.units import format_bytes
@@ -166,14 +166,14 @@ class _Session:
 
     def _choose_asking(self, reading: Reading) -> None:
         """Begun when the line is passed; a job that gave back enough is asked no more."""
-        if self._steps.stage >= Stage.ASK and self._asking is None:
+        if self._steps.stage >= Response.ASK and self._asking is None:
             self._asking = Asking(
                 job=self._job,
                 grace_seconds=self._settings.grace_seconds,
                 stop_file=self._settings.stop_file,
                 began=reading.at,
             )
-        elif self._steps.stage < Stage.ASK and self._asking is not None:
+        elif self._steps.stage < Response.ASK and self._asking is not None:
             self._asking.withdraw()
             self._asking = None
 
@@ -182,8 +182,8 @@ class _Session:
         if self._asking is None or self._forced:
             return
         self._note(self._asking.go_on(now))
-        may_end = self._settings.lines.most >= Stage.END
-        passed = self._steps.stage is Stage.END and self._asking.has_had_a_moment(now)
+        may_end = self._settings.lines.most >= Response.END
+        passed = self._steps.stage is Response.END and self._asking.has_had_a_moment(now)
         if may_end and (passed or self._asking.is_over(now)):
             self._forced = True
             self._note(f"sending SIGKILL to the {len(self._job.members())} processes of the job")
@@ -198,7 +198,7 @@ class _Session:
         self._told_seconds = found.seconds
         self._timeline.forecast(found)
         self._listen(found)
-        self._send(Alert(stage=Stage.NOTE, reason=found.in_words, top=reading.top), reading)
+        self._send(Alert(stage=Response.NOTE, reason=found.in_words, top=reading.top), reading)
 
     def _send(self, alert: Alert, reading: Reading) -> None:
         """To the file of alerts and the user's command."""

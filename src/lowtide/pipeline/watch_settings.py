@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lowtide.errors import UsageError
 from lowtide.guard.job import is_above_us
-from lowtide.guard.stages import Lines, Stage
+from lowtide.guard.stages import Lines, Response
 from lowtide.memory.limits import AVAILABLE, machine_limit
 from lowtide.memory.other_systems import installed_ram_bytes
 from lowtide.memory.pressure import floor_bytes
@@ -62,7 +62,9 @@ def choose_settings(
     limit_bytes, in_words = _limit(limit, environment)
     named = f"{datetime.now().strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.jsonl"
     return WatchSettings(
-        lines=Lines(limit_bytes=limit_bytes, floor_bytes=_floor(floor), most=Stage[most.upper()]),
+        lines=Lines(
+            limit_bytes=limit_bytes, floor_bytes=_floor(floor), most=Response[most.upper()]
+        ),
         limit_in_words=in_words,
         fence_bytes=fence_of(limit_bytes) if limit is not None else None,
         timeline=Path(timeline) if timeline else state / "watch" / named,
@@ -85,9 +87,9 @@ def one_of(command: Sequence[str], pid: int | None) -> None:
         )
 
 
-def refuse_own_end(pid: int, most: Stage) -> None:
+def refuse_own_end(pid: int, most: Response) -> None:
     """Ending what this watch runs in would end the watch; ending process 1 would end everything."""
-    if most > Stage.NOTE and (pid == 1 or is_above_us(pid)):
+    if most > Response.NOTE and (pid == 1 or is_above_us(pid)):
         raise UsageError(
             f"process {pid} cannot be asked to stop: this watch runs inside it",
             remedy="pass `--until note`",

@@ -26,7 +26,6 @@ from lowtide.guard.why.verdict import Verdict, judge
 from lowtide.journal import LOG_NAME
 from lowtide.storage.publish import storage_errors
 
-_LOCK_NAME = "lock"
 _MOST_TIMELINES = 200
 
 
@@ -133,11 +132,11 @@ def _look_for_life(evidence: Evidence, folder: Path | None) -> Evidence:
     locked = False
     of_ours = session is not None and session.kind != "watch" and folder is not None
     if of_ours and folder is not None:
-        from lowtide.shards.layout import (
-            WORK_FOLDER,
-        )  # brings numpy along, which other questions do without
+        # Brings numpy along, which other questions do without.
+        from lowtide.pipeline.folder import LOCK_NAME
+        from lowtide.shards.layout import WORK_FOLDER
 
-        locked = is_lock_held(folder / WORK_FOLDER / _LOCK_NAME)
+        locked = is_lock_held(folder / WORK_FOLDER / LOCK_NAME)
     if of_ours and not locked:
         living = None  # numbers are used again, and folders are copied: the lock decides
     if living is not None and living.state == "zombie" and evidence.exit is None:

@@ -15,7 +15,7 @@ from lowtide.guard.forecast import Forecast
 from lowtide.guard.history import History
 from lowtide.guard.reading import Reading
 from lowtide.guard.result import Watched, WatchListener, WatchResult
-from lowtide.guard.stages import ASK_SHARE, NOTE_SHARE, Alert, Stage
+from lowtide.guard.stages import ASK_SHARE, NOTE_SHARE, Alert, Response
 from lowtide.report.progress import as_long_as_it_is_heard, note_line
 from lowtide.units import format_bytes, format_seconds, printable
 
@@ -26,7 +26,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 _ROWS = 4
 _LEAST_COLUMNS, _MOST_COLUMNS, _WORDS_COLUMNS = 10, 100, 18
 _LINE_SECONDS = 60.0
-_STAGES = {Stage.NOTE: "note", Stage.ASK: "asking it to stop", Stage.END: "ending it"}
+_STAGES = {Response.NOTE: "note", Response.ASK: "asking it to stop", Response.END: "ending it"}
 
 
 @contextmanager

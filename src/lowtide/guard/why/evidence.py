@@ -21,7 +21,7 @@ class Exit:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class LastReading:
     """The last look at its memory."""
 
     at: float | None
@@ -35,7 +35,7 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Alert:
+class ToldAlert:
     """What `watch` did about it."""
 
     at: float | None
@@ -90,12 +90,12 @@ class Session:
     """Files that the job wrote its output to."""
     pids: frozenset[int] = frozenset()
     names: frozenset[str] = frozenset()
-    middle: Reading | None = None
+    middle: LastReading | None = None
     """Halfway, so that growth can be told from a start."""
-    last: Reading | None = None
+    last: LastReading | None = None
     peak_private_bytes: int | None = None
     step: int | None = None
-    alerts: tuple[Alert, ...] = ()
+    alerts: tuple[ToldAlert, ...] = ()
     end: EndRecord | None = None
     torn: bool = False
     """The last line was cut short: it died while writing, or is writing now."""
@@ -162,7 +162,7 @@ class Evidence:
         return [text for log in self.logs for text in log.texts]
 
     @property
-    def reading(self) -> Reading | None:
+    def reading(self) -> LastReading | None:
         return self.session.last if self.session else None
 
     @property

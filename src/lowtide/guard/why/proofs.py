@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lowtide.guard.why.causes import Cause, Finding, Sureness, ending
 from lowtide.guard.why.death_texts import find_death_texts
-from lowtide.guard.why.evidence import Alert, Evidence, LivingProcess
+from lowtide.guard.why.evidence import Evidence, LivingProcess, ToldAlert
 from lowtide.guard.why.match_kernel import KernelMatch, kernel_matches
 from lowtide.guard.why.signs import from_text
 from lowtide.units import format_bytes
@@ -51,7 +51,7 @@ def by_watch(evidence: Evidence) -> Finding | None:
     return Finding(cause="limit of watch", sureness=_sure_of_watch(evidence, last), why=why)
 
 
-def _sure_of_watch(evidence: Evidence, last: Alert) -> Sureness:
+def _sure_of_watch(evidence: Evidence, last: ToldAlert) -> Sureness:
     end = ending(evidence)
     if end is not None and end.signal in (_KILL, _TERMINATE):
         return "certain"

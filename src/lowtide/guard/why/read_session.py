@@ -13,7 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import get_args
 
-from lowtide.guard.why.evidence import Alert, EndRecord, LogSpan, Reading, Session
+from lowtide.guard.why.evidence import EndRecord, LastReading, LogSpan, Session, ToldAlert
 from lowtide.journal import Kind, read_journal
 
 _MOST_PIDS = 4096
@@ -86,10 +86,10 @@ class _Fold:
         )
         self._pids = {self._session.pid, whole(record, "pid")} - {None}
         self._names = {Path(words[0]).name[:15]} if words else set(_OUR_NAMES)
-        self._alerts: deque[Alert] = deque(maxlen=_MOST_ALERTS)
-        self._some: list[Reading] = []
+        self._alerts: deque[ToldAlert] = deque(maxlen=_MOST_ALERTS)
+        self._some: list[LastReading] = []
         self._count, self._stride = 0, 1
-        self._last: Reading | None = None
+        self._last: LastReading | None = None
         self._peak: int | None = None
         self._step: int | None = None
         self._end: EndRecord | None = None
@@ -106,7 +106,7 @@ class _Fold:
             self._take_reading(record)
         if event == "alert":
             at, stage = number(record, "at"), _text(record, "stage")
-            self._alerts.append(Alert(at=at, stage=stage, reason=_text(record, "reason")))
+            self._alerts.append(ToldAlert(at=at, stage=stage, reason=_text(record, "reason")))
         elif event == "end":
             self._end = _end_of(record)
             ends = {_text(record, f"{name}_path"): name for name in ("stdout", "stderr")}
@@ -127,7 +127,7 @@ class _Fold:
                 self._pids |= {whole(process, "pid")} - {None}
                 self._names |= {_text(process, "name")[:15]} - {""}
 
-    def _keep_some(self, reading: Reading) -> None:
+    def _keep_some(self, reading: LastReading) -> None:
         """About evenly spread over the session, however long it is."""
         self._count += 1
         if self._count % self._stride == 0:
@@ -135,7 +135,7 @@ class _Fold:
         if len(self._some) > _MOST_READINGS:
             self._some, self._stride = self._some[::2], 2 * self._stride
 
-    def _middle(self) -> Reading | None:
+    def _middle(self) -> LastReading | None:
         begin, end = self._session.started_at, self._last_at
         if begin is None or end is None:
             return None
@@ -187,11 +187,11 @@ def _text(record: Record, name: str) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _reading_of(record: Record) -> Reading:
+def _reading_of(record: Record) -> LastReading:
     gpus = record.get("gpus")
     cards = [one for one in gpus if isinstance(one, dict)] if isinstance(gpus, list) else []
     fullest = max(cards, key=lambda one: whole(one, "used_bytes") or 0, default={})
-    return Reading(
+    return LastReading(
         at=number(record, "at"),
         private_bytes=whole(record, "private_bytes"),
         swapped_bytes=whole(record, "swapped_bytes"),
