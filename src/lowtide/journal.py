@@ -89,7 +89,7 @@ class Journal:
         self._file: BinaryIO | None = None
         with self._forgiving(), storage_errors(path):
             self._file = path.open("a+b", buffering=0)
-            _cut_torn_line(self._file)
+            cut_torn_line(self._file)
 
     def write(self, event: RecordName, **fields: object) -> None:
         """One more line, with the time. Numbers that are not finite become `"nan"`, `"inf"` or `"-inf"`."""
@@ -97,7 +97,7 @@ class Journal:
         line = json.dumps(_plain(record), allow_nan=False) + "\n"
         if self._file is not None and not self._file.closed:
             with self._forgiving(), storage_errors(self._path):
-                _append(self._file, line.encode("ascii"))
+                append_whole(self._file, line.encode("ascii"))
 
     def write_event(self, event: Event, **fields: object) -> None:
         """What a stage said, as a record; `fields` stand in front, and `at` may be another time than now."""
@@ -138,7 +138,7 @@ class Journal:
         self.close()
 
 
-def _append(file: BinaryIO, line: bytes) -> None:
+def append_whole(file: BinaryIO, line: bytes) -> None:
     """All of the line or nothing of it, as far as the disk lets us."""
     length = os.fstat(file.fileno()).st_size
     rest = memoryview(line)
@@ -151,7 +151,7 @@ def _append(file: BinaryIO, line: bytes) -> None:
         raise
 
 
-def _cut_torn_line(file: BinaryIO) -> None:
+def cut_torn_line(file: BinaryIO) -> None:
     """What a kill left of its last line would be glued to the next one."""
     if not file.seekable():
         return

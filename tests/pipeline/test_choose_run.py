@@ -69,7 +69,7 @@ def test_advice_that_is_followed_once_is_enough(
 def test_a_recipe_that_was_chosen_is_kept_where_it_fits() -> None:
     with pytest.raises(DoesNotFitError) as refused:
         check_fit(wanted("gpt2", 300, "lean"), SMALL_CARD)
-    assert "`--micro-batch 181`" in refused.value.remedy
+    assert "`--micro-batch 133`" in refused.value.remedy
 
 
 def test_where_no_recipe_helps_none_is_advised() -> None:

@@ -195,7 +195,7 @@ def test_a_log_that_cannot_be_written_is_told_and_the_run_goes_on(
 
     out: Path = tmp_path / "tokens"
     heard: list[Event] = []
-    monkeypatch.setattr("lowtide.journal._append", full)
+    monkeypatch.setattr("lowtide.journal.append_whole", full)
     result = lowtide.tokenize([text], out, listen=heard.append)
     assert result.manifest.tokens > 0
     notes = [event.text for event in heard if isinstance(event, Note) and event.level == "warning"]

@@ -12,8 +12,10 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.shards.layout import FORMATS, WORK_FOLDER, Placement, ShardLayout, Split
+from lowtide.shards.learnt import BitArray
 from lowtide.shards.manifest import (
     DatasetManifest,
+    ExamplesRecord,
     InputRecord,
     SplitRecord,
     TokenizerRecord,
@@ -32,12 +34,17 @@ class Stream:
 
     ids: npt.NDArray[np.uint32]
     ends: npt.NDArray[np.int64]
+    learnt: BitArray | None = None
+    """A flag a token, of examples."""
 
-    def chunk(self, start: int, stop: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+    def chunk(
+        self, start: int, stop: int
+    ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], BitArray | None]:
         """What the pipeline would hand over for tokens `start` to `stop`."""
         low = 0 if start == 0 else np.searchsorted(self.ends, start, side="right")
         high = np.searchsorted(self.ends, stop, side="right")
-        return self.ids[start:stop], self.ends[low:high] - start
+        learnt = None if self.learnt is None else self.learnt[start:stop]
+        return self.ids[start:stop], self.ends[low:high] - start, learnt
 
 
 def make_stream(
@@ -53,6 +60,13 @@ def make_stream(
     if eot == "start":
         ids[ends - np.array(lengths, dtype=np.int64)] = vocabulary_size - 1
     return Stream(ids, ends)
+
+
+def make_examples(lengths: Sequence[int], vocabulary_size: int, *, seed: int = 0) -> Stream:
+    """The same, as examples: each token learnt or not, by chance."""
+    stream = make_stream(lengths, vocabulary_size, seed=seed, eot="none")
+    learnt = np.random.default_rng(seed + 1).random(len(stream.ids)) < 0.4
+    return Stream(stream.ids, stream.ends, learnt)
 
 
 def tokenizer_record(vocabulary_size: int) -> TokenizerRecord:
@@ -93,7 +107,7 @@ def make_dataset(
         "train": write_split(folder, layout, "train", train),
         "val": write_split(folder, layout, "val", val) if val else SplitRecord(),
     }
-    manifest = manifest_of(layout, records, eot=eot)
+    manifest = manifest_of(layout, records, eot="none" if train.learnt is not None else eot)
     write_manifest(folder, manifest)
     (folder / WORK_FOLDER).rmdir()
     return manifest
@@ -111,14 +125,30 @@ def manifest_of(
         inputs=(InputRecord(name="a.txt", size_bytes=9, fingerprint="0" * 32, kind="text"),),
         settings={"val": 0.0005, "split": "hash", "column": "text"},
         text_bytes=4 * sum(record.tokens for record in records.values()),
+        examples=examples_of(records) if any(one.learnt for one in records.values()) else None,
+    )
+
+
+def examples_of(records: dict[Split, SplitRecord]) -> ExamplesRecord:
+    return ExamplesRecord(
+        kind="chat",
+        template="chatml",
+        template_text="{{ messages }}",
+        learn="assistant",
+        too_long="split",
+        context=64,
+        examples=sum(record.documents for record in records.values()),
+        learnt_tokens=sum(record.learnt.tokens for record in records.values() if record.learnt),
+        too_long_count=2,
+        dropped_count=1,
     )
 
 
 def write_split(folder: Path, layout: ShardLayout, split: Split, stream: Stream) -> SplitRecord:
-    with SplitWriter.start(folder, layout, split) as writer:
-        writer.append(stream.ids, stream.ends)
+    with SplitWriter.start(folder, layout, split, learnt=stream.learnt is not None) as writer:
+        writer.append(stream.ids, stream.ends, stream.learnt)
         shards, index = writer.seal()
-    return SplitRecord(shards=tuple(shards), index=index)
+    return SplitRecord(shards=tuple(shards), index=index, learnt=writer.learnt)
 
 
 def small_pipeline(
@@ -131,7 +161,7 @@ def small_pipeline(
 ) -> None:
     """Write a stream as the pipeline does: resume if there is progress, else start; then a manifest."""
     progress = folder / WORK_FOLDER / "progress.json"
-    with open_writer(folder, layout, progress) as writer:
+    with open_writer(folder, layout, progress, learnt=stream.learnt is not None) as writer:
         store_mark(writer, progress)
         steps = 0
         while writer.tokens < len(stream.ids):
@@ -140,13 +170,15 @@ def small_pipeline(
             if steps % checkpoint_every == 0:
                 store_mark(writer, progress)
         shards, index = writer.seal()
-    record = SplitRecord(shards=tuple(shards), index=index)
+    record = SplitRecord(shards=tuple(shards), index=index, learnt=writer.learnt)
     write_manifest(folder, manifest_of(layout, {"train": record}))
 
 
-def open_writer(folder: Path, layout: ShardLayout, progress: Path) -> SplitWriter:
+def open_writer(
+    folder: Path, layout: ShardLayout, progress: Path, *, learnt: bool = False
+) -> SplitWriter:
     if not progress.is_file():
-        return SplitWriter.start(folder, layout, "train")
+        return SplitWriter.start(folder, layout, "train", learnt=learnt)
     mark = WriterMark.from_json(read_sealed(progress), progress)
     return SplitWriter.resume(folder, layout, mark)
 

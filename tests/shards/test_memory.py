@@ -39,22 +39,26 @@ def peak_bytes(work: Callable[[], object]) -> int:
         tracemalloc.stop()
 
 
+@pytest.mark.parametrize("learnt", [False, True], ids=["text", "examples"])
 @pytest.mark.parametrize("form", ["npy", "megatron"])
-def test_a_writer_holds_what_it_says(form: str, long_stream: Stream, tmp_path: Path) -> None:
+def test_a_writer_holds_what_it_says(
+    form: str, learnt: bool, long_stream: Stream, tmp_path: Path
+) -> None:
     layout = ShardLayout(format=form, vocabulary_size=NARROW)  # type: ignore[arg-type]
     step = 400_000
+    flags = np.ones(step, dtype=np.bool_) if learnt else None
 
     def write() -> None:
-        with SplitWriter.start(tmp_path, layout, "train") as writer:
+        with SplitWriter.start(tmp_path, layout, "train", learnt=learnt) as writer:
             for start in range(0, TOKENS, step):
                 ends = long_stream.ends[start // 4 : (start + step) // 4] - start
-                writer.append(long_stream.ids[start : start + step], ends)
+                writer.append(long_stream.ids[start : start + step], ends, flags)
             mark = writer.mark()
         with SplitWriter.resume(tmp_path, layout, mark) as writer:
             writer.seal()
 
     ends_of_a_step_bytes = 3 * 8 * step // 4
-    assert peak_bytes(write) < needs_bytes(1) + ends_of_a_step_bytes
+    assert peak_bytes(write) < needs_bytes(1, learnt=learnt) + ends_of_a_step_bytes
 
 
 def test_reading_proving_and_copying_hold_pieces(long_stream: Stream, tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from lowtide.shards.manifest import (
 )
 from lowtide.shards.read import open_dataset
 from lowtide.shards.verify import verify_dataset
+from lowtide.storage.sealed_json import read_sealed, write_sealed
 from tests.shards.streams import (
     NARROW,
     every_layout,
@@ -225,9 +226,11 @@ def test_a_manifest_that_its_own_layout_contradicts_is_found(
 
 
 def test_a_manifest_of_another_version_is_refused(tmp_path: Path) -> None:
-    manifest = make_dataset(tmp_path, every_layout()[0], train=make_stream([9], NARROW))
-    write_manifest(tmp_path, dataclasses.replace(manifest, format_version=2))
-    assert "format version 2" in problems(tmp_path)
+    make_dataset(tmp_path, every_layout()[0], train=make_stream([9], NARROW))
+    for version in (2, 3):  # 2 is that of examples, which these are not
+        payload = read_sealed(tmp_path / MANIFEST_NAME)
+        write_sealed(tmp_path / MANIFEST_NAME, {**payload, "format_version": version})
+        assert f"format version {version}" in problems(tmp_path)
 
 
 def test_progress_counts_every_token_byte(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from tests.shards.streams import (
     folder_bytes,
     fresh_folder,
     layout_name,
+    make_examples,
     make_stream,
     open_writer,
     small_pipeline,
@@ -53,7 +54,8 @@ def test_chunks_and_kills_never_change_a_byte(
     layout: ShardLayout, lengths: list[int], data: st.DataObject
 ) -> None:
     """Random chunks; dropped after any append or mark; garbage in the partial files afterwards."""
-    stream = make_stream(lengths, layout.vocabulary_size)
+    make = data.draw(st.sampled_from([make_stream, make_examples]))
+    stream = make(lengths, layout.vocabulary_size)
     with fresh_folder() as folder:
         write_with_accidents(folder, layout, stream, data)
         assert folder_bytes(folder) == written_at_once(layout, stream)
@@ -64,7 +66,7 @@ def write_with_accidents(
     folder: Path, layout: ShardLayout, stream: Stream, data: st.DataObject
 ) -> None:
     progress = folder / WORK_FOLDER / "progress.json"
-    writer = SplitWriter.start(folder, layout, "train")
+    writer = SplitWriter.start(folder, layout, "train", learnt=stream.learnt is not None)
     store_mark(writer, progress)
     for _ in range(25):
         event = data.draw(st.sampled_from(["append", "append", "mark", "publish", "kill", "seal"]))
@@ -125,8 +127,11 @@ def dying(original, calls: list[int], number: int):  # type: ignore[no-untyped-d
 
 
 @pytest.mark.parametrize("layout", every_layout(shard_tokens=90), ids=layout_name)
-def test_killed_before_each_change_of_the_disk_in_turn(layout: ShardLayout) -> None:
-    stream = make_stream([30, 70, 1, 99, 40, 25], layout.vocabulary_size)
+@pytest.mark.parametrize("make", [make_stream, make_examples], ids=["text", "examples"])
+def test_killed_before_each_change_of_the_disk_in_turn(
+    layout: ShardLayout, make: Callable[[Sequence[int], int], Stream]
+) -> None:
+    stream = make([30, 70, 1, 99, 40, 25], layout.vocabulary_size)
 
     def job(folder: Path) -> None:
         small_pipeline(folder, layout, stream, lambda at: min(265, at + 47), checkpoint_every=2)
@@ -221,6 +226,18 @@ def test_a_split_without_tokens_writes_no_files(tmp_path: Path) -> None:
             assert writer.seal() == ([], None)
         assert folder_bytes(tmp_path) == {}
         assert list((tmp_path / WORK_FOLDER).iterdir()) == []
+
+
+def test_documents_without_a_token_can_be_sealed_again_after_a_crash(tmp_path: Path) -> None:
+    nothing = np.empty(0, dtype=np.uint16)
+    with SplitWriter.start(tmp_path, NPY, "val") as writer:
+        writer.append(nothing, np.zeros(2, dtype=np.int64))
+        mark = writer.mark()
+        writer.seal()
+    with SplitWriter.resume(tmp_path, NPY, mark) as writer:
+        writer.append(np.ones(3, dtype=np.uint16), np.array([0, 3]))
+        writer.seal()
+    assert np.load(tmp_path / "documents_VAL.npy").tolist() == [0, 0, 0, 3]
 
 
 def test_a_stream_that_fills_its_shards_exactly_leaves_no_empty_one(tmp_path: Path) -> None:

@@ -13,11 +13,10 @@ from lowtide.errors import InterruptedRun, LowtideError, StoppedError
 from lowtide.events import Evaluated, Event, Stepped
 from lowtide.model.gpt import GPT
 from lowtide.pipeline import guard_memory
-from lowtide.pipeline import train as train_room
 from lowtide.pipeline.train import train
 from lowtide.storage.sealed_json import read_sealed
+from lowtide.training import learner, watch_loss
 from lowtide.training import loop as room
-from lowtide.training import watch_loss
 from lowtide.training.checkpoint import find_checkpoints, step_of, way_back
 from lowtide.training.step import StepUnderWay, start_step
 from tests.training.small_runs import (
@@ -209,7 +208,7 @@ def test_reading_steps_late_changes_nothing(
     """As on a GPU, which has the next step before the last one is read: two of them skipped, and a stop."""
     settings = make_settings(data, steps=17, evaluate_every=4, checkpoint_every=5)
     monkeypatch.setattr(
-        train_room,
+        learner,
         "make_optimizer",
         lambda model, settings: torch.optim.AdamW(model.parameters(), fused=True),
     )

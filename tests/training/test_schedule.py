@@ -39,3 +39,11 @@ def test_it_rises_once_and_falls_once_and_is_never_zero(steps: int, warmup: int)
     assert rates[: top + 1] == sorted(rates[: top + 1])
     assert rates[top:] == sorted(rates[top:], reverse=True)
     assert all(0 < rate <= 1.0 for rate in rates)
+
+
+def test_a_constant_one_rises_and_stays_however_many_steps_there_are() -> None:
+    flat = replace(SETTINGS, schedule="constant")
+    assert [learning_rate_at(step, flat) for step in range(10)] == [
+        learning_rate_at(step, SETTINGS) for step in range(10)
+    ]
+    assert {learning_rate_at(step, flat) for step in (10, 60, 109, 110, 10**9)} == {1.0}

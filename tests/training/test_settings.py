@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.errors import UsageError
-from lowtide.training.settings import LIKE_BEFORE, differences, settings_of
+from lowtide.training.settings import LIKE_BEFORE, differences, settings_of, steps_for
 from tests.training.small_runs import SHAPE, make_settings
 
 SETTINGS = make_settings(Path("somewhere"))
@@ -40,6 +40,8 @@ def test_what_was_stored_reads_back_the_same() -> None:
         ("weight_decay", -0.1),
         ("beta1", 1.0),
         ("beta2", -0.1),
+        ("epochs", 0.0),
+        ("epochs", math.nan),
     ],
 )
 def test_what_cannot_be_is_refused_by_its_name(name: str, value: float) -> None:
@@ -76,3 +78,33 @@ def test_states_in_eight_bits_are_another_run() -> None:
 
 def test_every_name_that_must_stay_is_a_setting() -> None:
     assert set(LIKE_BEFORE) <= SETTINGS.as_record().keys()
+
+
+def test_a_record_from_before_fine_tuning_reads_as_it_was_meant() -> None:
+    stored = json.loads(json.dumps(SETTINGS.as_record()))
+    old = {
+        name: value
+        for name, value in stored.items()
+        if name not in ("attention", "schedule", "init", "epochs")
+    }
+    found = settings_of(old)
+    assert (found.attention, found.schedule) == ("window", "cosine")
+    assert (found.init, found.epochs) == (None, None)
+    assert differences(found, SETTINGS) == []
+
+
+def test_where_a_run_began_may_be_forgotten_and_what_it_learns_from_may_not() -> None:
+    assert differences(SETTINGS, replace(SETTINGS, init="elsewhere")) == []
+    other = replace(SETTINGS, attention="document", schedule="constant", epochs=2.0)
+    assert differences(SETTINGS, other) == [
+        "attention was window and is document",
+        "schedule was cosine and is constant",
+        "epochs was None and is 2.0",
+    ]
+
+
+def test_steps_see_every_window_so_many_times() -> None:
+    assert steps_for(1, window_count=16, windows_per_step=8) == 2
+    assert steps_for(1, window_count=17, windows_per_step=8) == 3
+    assert steps_for(2.5, window_count=17, windows_per_step=8) == 6
+    assert steps_for(0.001, window_count=17, windows_per_step=8) == 1

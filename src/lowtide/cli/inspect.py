@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import sys
+from pathlib import Path
+
 import click
 
 from lowtide.cli.choices import COUNT, WINDOWS, debug_option
@@ -16,7 +20,9 @@ from lowtide.errors import VerificationError
 @click.option("--context", type=COUNT, default=1024, show_default=True, help="Tokens in a window.")
 @click.option("--batch", type=COUNT, default=32, show_default=True, help="Windows in a batch.")
 @click.option(
-    "--windows", type=WINDOWS, default="contiguous", show_default=True, help="Kind of window."
+    "--windows",
+    type=WINDOWS,
+    help="Kind of window.  [default: document for examples, else contiguous]",
 )
 @click.option("--seconds", type=float, default=3.0, show_default=True, help="How long it runs.")
 @click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
@@ -28,17 +34,20 @@ def inspect_command(
     split: str,
     context: int,
     batch: int,
-    windows: str,
+    windows: str | None,
     seconds: float,
     as_json: bool,
 ) -> None:
     """Show what a dataset holds.
 
-    Counts, splits, tokenizer, the longest documents, and a few documents as text. DIR is a folder that
-    lowtide wrote, or a file or folder of nanoGPT, llm.c, Megatron or numpy.
+    Counts, splits, tokenizer, the longest documents, and a few documents as text; of examples, with the
+    learnt part marked. DIR is a folder that lowtide wrote, or a file or folder of nanoGPT, llm.c, Megatron
+    or numpy.
 
     With --loader: batches per second, private memory and page cache apart, and whether every token of an
     epoch comes exactly once.
+
+    Of a run with --inbox: which files are done, and which have failed, and why.
     """
     if loader:
         from lowtide.pipeline.try_loader import try_loader
@@ -60,10 +69,30 @@ def inspect_command(
                 remedy="this is a fault of lowtide: report it with the figures above",
             )
         return
+    if _show_inbox(path, as_json=as_json):
+        return
     from lowtide.pipeline.examine import inspect
     from lowtide.report.results import show_inspection
 
     inspection = inspect(path, tokenizer=tokenizer)
     show_inspection(
-        inspection.facts, inspection.samples, note=inspection.note, context=context, as_json=as_json
+        inspection.facts,
+        inspection.samples,
+        note=inspection.note,
+        context=context,
+        as_json=as_json,
+        colour=sys.stdout.isatty() and not os.environ.get("NO_COLOR"),
     )
+
+
+def _show_inbox(path: str, *, as_json: bool) -> bool:
+    """Whether the folder is a run's that takes files from an inbox."""
+    from lowtide.pipeline.inbox.ledger import count_stages, is_inbox_run, read_entries
+    from lowtide.report.inbox_results import show_inbox_files
+
+    if not is_inbox_run(Path(path)):
+        return False
+    entries = list(read_entries(Path(path)))
+    failures = [(one.name, one.reason) for one in entries if one.stage == "failed"]
+    show_inbox_files(path, entries, count_stages(entries), failures, as_json=as_json)
+    return True

@@ -47,7 +47,9 @@ from lowtide.pipeline.stop_signals import listen_for_stops
     help="Hold out documents by a hash of their text, or the last part.",
 )
 @click.option(
-    "--eot", type=EOT, help="Place of the end-of-text token.  [default: end; start for llmc]"
+    "--eot",
+    type=EOT,
+    help="Place of the end-of-text token.  [default: end; start for llmc; none for examples]",
 )
 @click.option(
     "--bad-text",
@@ -62,6 +64,27 @@ from lowtide.pipeline.stop_signals import listen_for_stops
     default="text",
     show_default=True,
     help="How to read a special token's name inside a document.",
+)
+@click.option(
+    "--examples",
+    type=click.Choice(["chat", "instruction", "completion"]),
+    help="Rows are examples of this kind, to fine-tune on.",
+)
+@click.option(
+    "--template",
+    metavar="NAME|FILE",
+    help="chatml, plain, or a Jinja chat template.  [default: chatml; plain for completion]",
+)
+@click.option(
+    "--learn",
+    type=click.Choice(["assistant", "all", "completion"]),
+    help="Learn every answer, everything, or the last answer alone.  [default: assistant]",
+)
+@click.option("--context", type=COUNT, help="Most tokens of an example.  [default: 1024]")
+@click.option(
+    "--too-long",
+    type=click.Choice(["split", "truncate", "skip"]),
+    help="What to do with a longer example.  [default: split]",
 )
 @click.option("--restart", is_flag=True, help="Begin again, removing what lowtide made in DIR.")
 @click.option(
@@ -81,7 +104,7 @@ def tokenize_command(
     quiet: bool,
     **chosen: str | int | float | None,
 ) -> None:
-    """Turn raw text of any size into token shards.
+    """Turn text of any size, or examples, into token shards.
 
     INPUT is a file, a folder or a glob: text, JSONL, Parquet or Arrow; text and JSONL also as .gz and .zst.
     A single - is text from standard input, which cannot be resumed.

@@ -5,19 +5,30 @@ from __future__ import annotations
 import os
 from collections.abc import MutableMapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from lowtide.cli.choices import COUNT, SEED, debug_option
+from lowtide.errors import UsageError
 from lowtide.pipeline.stop_signals import listen_for_stops
+
+if TYPE_CHECKING:
+    from lowtide.pipeline.choose_run import Asked
 
 
 @click.command("train", epilog="Run the same command again to go on after any interruption.")
-@click.argument("data", metavar="DATA")
+@click.argument("data", metavar="DATA", required=False)
 @click.option("--out", required=True, metavar="RUN", help="Folder of the run; new, or to go on in.")
+@click.option(
+    "--inbox", metavar="FOLDER", help="Train on files as they appear there, without DATA."
+)
+@click.option("--until-empty", is_flag=True, help="With --inbox: end when no whole file is left.")
 @click.option("--plan", metavar="FILE", help="Settings that `lowtide plan --write` wrote.")
 @click.option("--model", help="Model, such as gpt2.  [default: what `lowtide plan` recommends]")
 @click.option("--context", type=COUNT, help="Tokens in a window.  [default: 1024]")
+@click.option("--init", metavar="RUN|HF_DIR", help="Start from the weights of a run or of GPT-2.")
+@click.option("--epochs", type=float, metavar="N", help="Passes over the data.  [with --init: 3]")
 @click.option("--steps", type=COUNT, help="Steps of the whole run.")
 @click.option("--batch-tokens", type=COUNT, help="Tokens of one step.")
 @click.option("--micro-batch", type=COUNT, help="Windows that go through the model at a time.")
@@ -40,7 +51,9 @@ from lowtide.pipeline.stop_signals import listen_for_stops
 @click.option("--quiet", is_flag=True, help="No progress and no notes.")
 @debug_option
 def train_command(
-    data: str,
+    data: str | None,
+    inbox: str | None,
+    until_empty: bool,
     out: str,
     plan: str | None,
     memory: str | None,
@@ -50,12 +63,17 @@ def train_command(
     restart: bool,
     as_json: bool,
     quiet: bool,
-    **wished: str | int | None,
+    **wished: str | float | None,
 ) -> None:
     """Train a GPT on DATA, in the memory there is.
 
     DATA is a folder that lowtide wrote, or a file or folder of nanoGPT, llm.c, Megatron or numpy. RUN gets
     checkpoints, a log, curves for TensorBoard and a copy of the tokenizer.
+
+    With --init training goes on from weights that are there, by smaller steps, for three epochs.
+
+    With --inbox every batch file that appears in FOLDER is tokenized and trained on once, for weeks if need be;
+    FOLDER/lowtide.toml says how files are read. A file called .stop in RUN ends it.
 
     Several GPUs: torchrun --nproc-per-node=2 -m lowtide train DATA --out RUN
     """
@@ -67,6 +85,13 @@ def train_command(
     need_torch("training needs torch", instead="")
     asked = Asked(plan=Path(plan) if plan else None, **wished)  # type: ignore[arg-type]
     speeds = speeds_file(os.environ)
+    if data is None or inbox is not None:
+        _refuse_mixtures(data, inbox, smoke=smoke)
+        _train_on_inbox(str(inbox), out, asked, until_empty=until_empty, restart=restart, memory=memory,
+                        wandb=wandb, speeds=speeds, as_json=as_json, quiet=quiet)  # fmt: skip
+        return
+    if until_empty:
+        raise UsageError("DATA has an end of its own", remedy="leave `--until-empty` out")
     chosen = choose_run(data, out, asked, restart=restart, slurm=os.environ, speeds=speeds)
     with listen_for_stops() as should_stop:
         from lowtide.pipeline.start_run import refuse_problems, start_run
@@ -92,6 +117,59 @@ def train_command(
         refuse_problems(started.smoke)
     if started.run is not None:
         show_trained(started.run, chosen.settings, as_json=as_json)
+
+
+def _refuse_mixtures(data: str | None, inbox: str | None, *, smoke: bool) -> None:
+    if data is None and inbox is None:
+        raise UsageError(
+            "there is nothing to train on",
+            remedy="name DATA, such as the `--out` of `lowtide tokenize`, or pass `--inbox FOLDER`",
+        )
+    if data is not None:
+        raise UsageError(
+            f"both {data} and the inbox {inbox} are to be trained on",
+            remedy="name DATA or pass `--inbox`, not both",
+        )
+    if smoke:
+        raise UsageError(
+            "what an inbox will hold cannot be tried", remedy="leave `--smoke` out, or name DATA"
+        )
+
+
+def _train_on_inbox(
+    inbox: str,
+    out: str,
+    asked: Asked,
+    *,
+    until_empty: bool,
+    restart: bool,
+    memory: str | None,
+    wandb: str | None,
+    speeds: Path | None,
+    as_json: bool,
+    quiet: bool,
+) -> None:
+    from lowtide.pipeline.inbox.choose import choose_inbox_run
+
+    chosen = choose_inbox_run(inbox, out, asked, restart=restart, slurm=os.environ, speeds=speeds)
+    with listen_for_stops() as should_stop:
+        from lowtide.pipeline.inbox.start import start_inbox
+        from lowtide.report.inbox_results import show_inbox_run
+        from lowtide.report.progress import show_progress
+
+        with show_progress(quiet=quiet) as listen:
+            run = start_inbox(
+                chosen,
+                out,
+                environment=os.environ,
+                memory=memory,
+                wandb=wandb,
+                until_empty=until_empty,
+                restart=restart,
+                listen=listen,
+                should_stop=should_stop,
+            )
+    show_inbox_run(run, chosen.run.settings, as_json=as_json)
 
 
 def _let_segments_grow(environment: MutableMapping[str, str]) -> None:

@@ -15,7 +15,7 @@ from lowtide.cli.choices import debug_option
 def verify_command(path: str, tokenizer: str | None, as_json: bool) -> int:
     """Prove that a dataset is whole and right.
 
-    Sizes, checksums, ids and the document index are read in full. A sample of documents is decoded and
+    Sizes, checksums, ids, the document index and learnt bits are read in full. A sample of documents is
     compared with the input, if that is still there. Exit code 4 when anything is wrong.
     """
     from lowtide.pipeline.examine import verify

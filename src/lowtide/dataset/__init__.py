@@ -14,6 +14,7 @@ add 8 bytes for every 256 documents. Tokens stay in the page cache, which is the
     read_ahead      asks for batches to come while the disk is slow
     document_ids    which document a position belongs to
     batches         windows into `x` and `y`
+    learnt_targets  of examples, only what is learnt stays a target
     token_dataset   TokenDataset: all of these behind one name
     mixture         several datasets by weight
     loader          torch tensors from a thread; the only file here that imports torch

@@ -13,10 +13,12 @@ from typing import Protocol
 
 import numpy as np
 
+from lowtide.dataset.find_tokens import FoundTokens
 from lowtide.dataset.order import Numbers
+from lowtide.dataset.settings import Settings
 from lowtide.dataset.windows import Rows
 from lowtide.errors import DoesNotFitError, UsageError, VerificationError
-from lowtide.shards.layout import TokenArray
+from lowtide.shards.layout import LARGEST_VOCABULARY, TokenArray
 from lowtide.shards.token_pieces import Copier
 from lowtide.units import format_bytes
 
@@ -78,6 +80,22 @@ class Targets:
     """The target at a document's last token: `ignore_index`, or end-of-text where that comes first."""
     vocabulary_size: int
     """Every id must be smaller."""
+
+
+def choose_targets(found: FoundTokens, settings: Settings) -> Targets:
+    """Where end-of-text stands in front of documents, a document's last token still learns that it ends.
+
+    Of an example, its own bits say what is learnt.
+    """
+    tokenizer = found.dataset.tokenizer
+    end_of_text = tokenizer.end_of_text if tokenizer else None
+    by_document = settings.windows == "document" and found.split.learnt is None
+    learns_end = by_document and found.dataset.eot == "start"
+    return Targets(
+        ignore_index=settings.ignore_index,
+        closing=end_of_text if learns_end and end_of_text is not None else settings.ignore_index,
+        vocabulary_size=tokenizer.vocabulary_size if tokenizer else LARGEST_VOCABULARY,
+    )
 
 
 class BatchReader:

@@ -41,6 +41,8 @@ class LoaderFacts:
     """Measured: page cache that it has mapped, tokens and libraries, which the kernel takes back at will."""
     exact: bool
     """False where the system offers only an estimate of the two."""
+    learnt_tokens: int | None = None
+    """Of examples, those that are targets; None for text, which all is."""
 
     def __str__(self) -> str:
         documents = "" if self.documents is None else f", {format_count(self.documents)} documents"
@@ -63,6 +65,12 @@ class LoaderFacts:
                 f"({measured})",
             ),
         ]
+        if self.learnt_tokens is not None:
+            share = _percent(self.learnt_tokens / max(1, self.tokens))
+            learnt = (
+                f"{format_count(self.learnt_tokens)} tokens, {share} of them: others are no targets"
+            )
+            rows.insert(2, ("learnt", learnt))
         return "\n".join(f"{name:<12} {value}" for name, value in rows)
 
 
@@ -73,8 +81,6 @@ def _percent(share: float) -> str:
 def describe(dataset: TokenDataset) -> LoaderFacts:
     """Figures from the files and one look at this process; about a millisecond."""
     use = measure_tree()
-    windows = dataset.windows
-    positions = windows.count * dataset.context
     token_bytes = dataset.files[0].dtype.itemsize
     settings = dataset.settings
     return LoaderFacts(
@@ -90,8 +96,9 @@ def describe(dataset: TokenDataset) -> LoaderFacts:
         windows=settings.windows,
         order=settings.order,
         seed=settings.seed,
-        window_count=windows.count,
-        padding_share=1 - windows.tokens / positions,
+        window_count=dataset.window_count,
+        padding_share=dataset.padding_share,
+        learnt_tokens=dataset.learnt_tokens,
         window_bytes=16 * dataset.context + token_bytes * (dataset.context + 1),
         private_bytes=use.private_bytes,
         mapped_bytes=use.mapped_file_bytes,

@@ -64,6 +64,19 @@ class IndexedBorders:
         np.cumsum(ids, axis=1, out=ids)
 
 
+class PieceBorders:
+    """Borders between the pieces of a row: document windows are packed from documents, a piece each."""
+
+    def fill(self, ids: Numbers, rows: Rows, raw: TokenArray) -> None:  # noqa: ARG002
+        """Number the positions of every row, without looking at index or tokens."""
+        context = ids.shape[1]
+        ids[:] = 0
+        second = np.flatnonzero(np.diff(rows.piece_rows, prepend=-1) == 0)
+        columns = rows.pieces.places[second] - rows.piece_rows[second] * (context + 1)
+        ids[rows.piece_rows[second], columns] = 1
+        np.cumsum(ids, axis=1, out=ids)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenBorders:
     """Borders where the end-of-text token stands."""

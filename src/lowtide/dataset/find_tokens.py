@@ -21,7 +21,13 @@ from lowtide.shards.documents import (
     ScannedDocuments,
     StoredDocuments,
 )
-from lowtide.shards.layout import MANIFEST_NAME, NPY_HEADER_BYTES, documents_header
+from lowtide.shards.layout import (
+    MANIFEST_NAME,
+    NPY_HEADER_BYTES,
+    documents_header,
+    learnt_bytes,
+)
+from lowtide.shards.learnt import LearntBits
 from lowtide.shards.manifest import TokenizerRecord
 from lowtide.shards.megatron import index_problems
 from lowtide.shards.payload import read_exactly, reading
@@ -36,6 +42,7 @@ _TOKEN_SUFFIXES = frozenset({".npy", ".bin", ".idx"})
 _SNIFFED_BYTES = 8 * KIB
 _LOOKED_AT_BYTES = 4 * KIB
 _LOOKED_AT_FILES = 16
+_COUNTED_TOKENS = 1 << 22
 TOKENIZER_MANIFEST = "lowtide-tokenizer.json"
 
 
@@ -135,6 +142,41 @@ def digest_documents(found: FoundTokens) -> str | None:
         return digest_file(path, 0, path.stat().st_size)
     tokenizer = found.dataset.tokenizer
     return f"id {tokenizer.end_of_text}, {found.dataset.eot}" if tokenizer else None
+
+
+def proven_learnt(found: FoundTokens) -> LearntBits | None:
+    """What says which tokens are learnt; None for text. VerificationError unless it is what was written."""
+    bits, digest = found.split.learnt, digest_learnt(found)
+    if bits is None:
+        return None
+    if digest_file(bits.path, NPY_HEADER_BYTES, learnt_bytes(bits.tokens)) != digest:
+        raise VerificationError(
+            f"{bits.path.name}: its bits are not those that were written",
+            remedy="put the file back from a copy, or make the dataset again",
+        )
+    return bits
+
+
+def count_learnt(found: FoundTokens) -> int | None:
+    """Learnt tokens in the range, from the manifest or by a pass over its bits; None for text."""
+    bits, manifest = found.split.learnt, found.dataset.manifest
+    if bits is None:
+        return None
+    for name, record in (manifest.splits if manifest else {}).items():
+        if name == found.split.name and record.learnt is not None and found.tokens == bits.tokens:
+            return record.learnt.tokens
+    stop = found.start + found.tokens
+    parts = range(found.start, stop, _COUNTED_TOKENS)
+    return sum(int(bits.read(at, min(stop, at + _COUNTED_TOKENS)).sum()) for at in parts)
+
+
+def digest_learnt(found: FoundTokens) -> str | None:
+    """Of the learnt bits; None where there are none."""
+    manifest = found.dataset.manifest
+    for name, record in (manifest.splits if manifest else {}).items():
+        if name == found.split.name and record.learnt is not None:
+            return record.learnt.digest
+    return None
 
 
 def digest_tokens(found: FoundTokens) -> str:

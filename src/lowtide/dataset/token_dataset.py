@@ -8,25 +8,29 @@ for x, y in train.loader(32, rank=0):       # torch
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal, overload
 
-from lowtide.dataset.batches import ArrayPool, BatchReader, Borders, Targets, check_arrays
-from lowtide.dataset.document_ids import IndexedBorders, TokenBorders
+from lowtide.dataset.batches import ArrayPool, BatchReader, Borders, check_arrays, choose_targets
+from lowtide.dataset.document_ids import IndexedBorders, PieceBorders, TokenBorders
 from lowtide.dataset.find_tokens import (
+    count_learnt,
     digest_documents,
+    digest_learnt,
     digest_tokens,
     find_tokens,
     stored_documents,
 )
 from lowtide.dataset.items import TrainerItems, WindowItems
+from lowtide.dataset.learnt_targets import find_learnt
+from lowtide.dataset.need_torch import need_torch as need_torch
 from lowtide.dataset.order import Numbers
 from lowtide.dataset.pack_documents import DocumentWindows
 from lowtide.dataset.read_ahead import ReadAhead
@@ -43,8 +47,8 @@ from lowtide.dataset.settings import (
 from lowtide.dataset.windows import ContiguousWindows, Windows
 from lowtide.errors import LowtideError, UsageError
 from lowtide.shards.documents import DocumentIndex, ScannedDocuments, index_path
-from lowtide.shards.layout import LARGEST_VOCABULARY, Format
-from lowtide.shards.manifest import TokenizerRecord
+from lowtide.shards.layout import Format
+from lowtide.shards.manifest import ExamplesRecord, TokenizerRecord
 from lowtide.shards.peers import TokenFile
 from lowtide.shards.stamps import StampedFiles, changed
 from lowtide.shards.token_pieces import make_copier
@@ -58,7 +62,8 @@ class TokenDataset:
     """The windows of one split. Batch k is a pure function of (dataset, seed, k).
 
     `path` is a folder of lowtide, or what nanoGPT, llm.c, Megatron or numpy left. `context` is the length of a
-    window. `windows="document"` never lets a target cross a document; `order="sequential"` is for
+    window. `windows="document"` never lets a target cross a document, and is what examples get unless
+    `"contiguous"` is asked for; of them, only learnt tokens are targets. `order="sequential"` is for
     evaluation. `val_fraction` holds out the end of files that have no split of their own. `tokenizer`
     tells what a peer's files do not: the vocabulary, and where documents end.
     """
@@ -70,7 +75,7 @@ class TokenDataset:
         context: int = 1024,
         seed: int = 0,
         *,
-        windows: WindowKind = "contiguous",
+        windows: WindowKind | None = None,
         order: OrderKind = "shuffled",
         val_fraction: float | None = None,
         tokenizer: str | None = None,
@@ -81,7 +86,7 @@ class TokenDataset:
             split=split,
             context=whole("context", context),
             seed=whole("seed", seed),
-            windows=windows,
+            windows="contiguous" if windows is None else windows,
             order=order,
             val_fraction=val_fraction,
             tokenizer=_absolute_if_file(tokenizer),
@@ -91,17 +96,20 @@ class TokenDataset:
         self._found = find_tokens(
             named.path, split, val_fraction=val_fraction, tokenizer=named.tokenizer
         )
+        if windows is None and self._found.split.learnt is not None:
+            self.settings = replace(self.settings, windows="document")
         self._lock, self._process = threading.Lock(), os.getpid()
         self._index_stamp: StampedFiles | None = None
+        self._learnt = find_learnt(self._found, self.settings)
         self._windows = self._cut()
         context, seed = self.settings.context, self.settings.seed
         self._schedule = Schedule(self._windows, seed=seed, shuffled=order == "shuffled")
-        scattered = order == "shuffled" or windows == "document"
+        scattered = order == "shuffled" or self.settings.windows == "document"
         self._reader = BatchReader(
             make_copier(self.files, scattered=scattered), dtype=self.files[0].dtype, context=context
         )
         self._read_ahead = ReadAhead(self._fetch, context=context) if scattered else None
-        self._targets = self._choose_targets()
+        self._targets = choose_targets(self._found, self.settings)
         self._borders: Borders | None = None
         self._pool = ArrayPool()
 
@@ -147,6 +155,22 @@ class TokenDataset:
         unknown = documents is None or isinstance(documents, ScannedDocuments)
         return None if unknown else self._found.split.document_count
 
+    @property
+    def examples(self) -> ExamplesRecord | None:
+        """How examples became tokens; None for text."""
+        manifest = self._found.dataset.manifest
+        return manifest.examples if manifest else None
+
+    @property
+    def learnt_tokens(self) -> int | None:
+        """Tokens that are learnt, of those of the split that were asked for; None for text, which all is."""
+        return count_learnt(self._found)
+
+    @property
+    def padding_share(self) -> float:
+        """Of all positions in an epoch's windows."""
+        return 1 - self._windows.tokens / (self.window_count * self.context)
+
     @overload
     def batch(self, k: int, batch_size: int) -> tuple[Numbers, Numbers]: ...
 
@@ -183,6 +207,8 @@ class TokenDataset:
             borders = self._known_borders() if ids is not None else None
             started = perf_counter()
             self._reader.fill(rows, self._targets, arrays[0], arrays[1], borders=borders, ids=ids)
+            if self._learnt is not None:
+                self._learnt.silence(rows, arrays[1])
             if self._index_stamp is not None:
                 self._index_stamp.check([0])
             if self._read_ahead is not None:
@@ -257,7 +283,7 @@ class TokenDataset:
 
     def identity(self) -> dict[str, str | int | float | None]:
         """What a resumed run must find unchanged; part of every `state_dict`."""
-        return {
+        found: dict[str, str | int | float | None] = {
             "tokens": self.tokens,
             "digest": digest_tokens(self._found),
             "split": self.settings.split,
@@ -270,6 +296,9 @@ class TokenDataset:
             if self.settings.windows == "document"
             else None,
         }
+        if self._learnt is not None:  # else as it always was: old runs go on
+            found["learnt"] = digest_learnt(self._found)
+        return found
 
     def __repr__(self) -> str:
         named = self.settings
@@ -315,17 +344,6 @@ class TokenDataset:
             weakref.finalize(self, _remove, temporary, os.getpid())
         return documents
 
-    def _choose_targets(self) -> Targets:
-        tokenizer, ignore_index = self.tokenizer, self.settings.ignore_index
-        end_of_text = tokenizer.end_of_text if tokenizer else None
-        # Where end-of-text stands in front of documents, a document's last token still learns that it ends.
-        learns_end = self.settings.windows == "document" and self._found.dataset.eot == "start"
-        return Targets(
-            ignore_index=ignore_index,
-            closing=end_of_text if learns_end and end_of_text is not None else ignore_index,
-            vocabulary_size=tokenizer.vocabulary_size if tokenizer else LARGEST_VOCABULARY,
-        )
-
     def _own_lock(self) -> threading.Lock:
         """The lock, or a fresh one in a forked process: the parent's may have been held just then."""
         if self._process != os.getpid():
@@ -340,7 +358,9 @@ class TokenDataset:
     def _known_borders(self) -> Borders:
         if self._borders is None:
             split, tokenizer = self._found.split, self.tokenizer
-            if isinstance(split.documents, ScannedDocuments) and tokenizer is not None:
+            if self.settings.windows == "document":
+                self._borders = PieceBorders()
+            elif isinstance(split.documents, ScannedDocuments) and tokenizer is not None:
                 assert tokenizer.end_of_text is not None, "documents were found by it"
                 self._borders = TokenBorders(
                     end_of_text=tokenizer.end_of_text, placement=self._found.dataset.eot
@@ -348,18 +368,6 @@ class TokenDataset:
             else:
                 self._borders = IndexedBorders(self._find_documents())
         return self._borders
-
-
-def need_torch(
-    why: str = "a loader gives torch tensors",
-    *,
-    instead: str = ", or use `batch`, which gives numpy arrays",
-) -> None:
-    """UsageError where torch is not installed."""
-    if importlib.util.find_spec("torch") is None:
-        raise UsageError(
-            f"{why}, and torch is not installed", remedy=f"`pip install 'lowtide[torch]'`{instead}"
-        )
 
 
 def _absolute_if_file(tokenizer: str | None) -> str | None:

@@ -7,9 +7,11 @@ A step is fullest at one of four moments, and each is a sum of things whose size
     first      the way back ends: activations are gone, the gradients of all blocks are there
     embedding  the head's and the embedding's gradient of the shared matrix are added up
 
-C is the width, and a "number" has 2 bytes in bfloat16 and 4 in float32. Every block keeps for each token: what
-enters its two norms; their results (2C), queries, keys and values (3C), what attention gives (C), 4C before and
-4C behind the GELU; one float32 a head of attention, and mean and deviation of both norms.
+C is the width, and a "number" has 2 bytes in bfloat16 and 4 in float32; the stream that blocks add to is always
+float32. Every block keeps for each token: what enters its two norms; their results (2C), queries, keys and
+values (3C), what attention gives (C), 4C before and 4C behind the GELU; one float32 a head of attention, and
+mean and deviation of both norms. Blocks that are compiled one by one keep what enters the second norm in
+bfloat16.
 """
 
 from __future__ import annotations
@@ -24,19 +26,21 @@ from lowtide.units import MIB
 Recipe: TypeAlias = Literal["fast", "lean", "leanest"]
 Precision: TypeAlias = Literal["bfloat16", "float32"]
 Device: TypeAlias = Literal["cuda", "cpu"]
+AttentionKind: TypeAlias = Literal["window", "document"]
+"""Whether a position looks at the whole window before it, or at its own document alone."""
 Moment: TypeAlias = Literal["head", "last", "first", "embedding", "evaluation"]
 
+_WHOLE_LAYERS = 12
 _FLOAT = 4
 _INDEX = 8
 _NUMBERS_OF_A_BLOCK = 14
 """Kept for each token in units of C, beside what enters the norms."""
-_NUMBERS_IN_THE_MAKING = 5
-"""In units of C, on a block's way back: the stream's gradient (C), and 4C that become the GELU's gradient."""
-_STREAMS_OF_A_BLOCK = 9
-"""In units of C, forward alone: the stream inside the block, and 4C before and behind the GELU; besides, a
-norm's float32 result."""
-_STREAMS_OF_A_COMPILED_BLOCK = 6
-"""The stream inside the block, a norm's result, and 4C which the GELU writes over. Measured on an H200."""
+_NUMBERS_IN_THE_MAKING = 4
+"""In units of C, on a block's way back, beside the stream's gradient: what becomes the GELU's gradient."""
+_NUMBERS_AT_THE_GELU = 8
+"""In units of C, forward alone: 4C before the GELU and 4C behind it."""
+_NUMBERS_OF_A_COMPILED_BLOCK = 5
+"""A norm's result, and 4C which the GELU writes over. Measured on an H200."""
 _QUANTISED_STATE = 1 + _FLOAT / 256
 """Bytes of one of torchao's 8-bit states: the number, and a float32 scale for 256 of them."""
 WORKSPACE_BYTES = 32 * MIB
@@ -53,6 +57,7 @@ class StepKind:
     accumulating: bool = True
     """Whether a step has several parts: their gradients are there while the next part runs."""
     device: Device = "cuda"
+    attention: AttentionKind = "window"
 
     @property
     def number_bytes(self) -> int:
@@ -92,6 +97,14 @@ class MemoryNeeds:
         return [(name, getattr(self, name)) for name in names]
 
 
+def compiles_whole(shape: ModelShape, *, recompute: bool) -> bool:
+    """Whether all blocks become one graph: where that takes seconds.
+
+    That is 1 to 2 % faster, and takes 25 s for 12 layers on an H200's host, where a block takes 4.
+    """
+    return shape.layers <= _WHOLE_LAYERS and not recompute
+
+
 def peak_of_step(shape: ModelShape, micro_batch: int, kind: StepKind) -> MemoryNeeds:
     """The fullest moment of a training step with `micro_batch` windows at a time."""
     return max(_moments(shape, micro_batch, kind), key=lambda needs: needs.total)
@@ -100,16 +113,19 @@ def peak_of_step(shape: ModelShape, micro_batch: int, kind: StepKind) -> MemoryN
 def peak_of_evaluation(shape: ModelShape, micro_batch: int, kind: StepKind) -> MemoryNeeds:
     """The same without gradients: one block's work at a time, or the head's chunks, which become float32."""
     tokens = micro_batch * shape.context
-    stream = tokens * shape.width * kind.number_bytes
     logits = _chunk_logits(shape, tokens) * _bytes_of_evaluated_logit(kind)
-    in_a_block = _streams_of_a_block(kind)
-    at_the_head = logits + _head_copy(shape, kind) > in_a_block * stream
+    in_a_block = tokens * shape.width * (_FLOAT + _bytes_in_a_block(kind))
+    in_a_block += _mask(shape, tokens, kind)
+    whole = kind.compiled and compiles_whole(shape, recompute=kind.recomputes)
+    # One graph for all blocks gives the stream back when it ends, at the head.
+    features = tokens * shape.width * (kind.number_bytes + _FLOAT * whole)
+    at_the_head = logits + _head_copy(shape, kind) + features > in_a_block
     return _needs(
         "evaluation",
         shape,
         kind,
         gradients=0,
-        activations=(1 if at_the_head else 1 + in_a_block) * stream + 2 * _INDEX * tokens,
+        activations=(features if at_the_head else in_a_block) + 2 * _INDEX * tokens,
         logits=logits if at_the_head else 0,
         copies=_copies_evaluated(shape, kind) + _head_copy(shape, kind) * at_the_head,
     )
@@ -129,7 +145,8 @@ def bytes_of_checkpoint(shape: ModelShape, kind: StepKind) -> int:
 
 def kept_by_block(shape: ModelShape, kind: StepKind) -> int:
     """Bytes that one block keeps of one token for the way back, when it keeps everything."""
-    into_norms = 2 * shape.width * (kind.number_bytes if kind.compiled else _FLOAT)
+    block_by_block = kind.compiled and not compiles_whole(shape, recompute=kind.recomputes)
+    into_norms = shape.width * (_FLOAT + (kind.number_bytes if block_by_block else _FLOAT))
     numbers = _NUMBERS_OF_A_BLOCK * shape.width * kind.number_bytes
     return into_norms + numbers + _FLOAT * shape.heads + 4 * _FLOAT
 
@@ -152,7 +169,10 @@ def _at_the_head(shape: ModelShape, micro_batch: int, kind: StepKind) -> MemoryN
         shape,
         kind,
         gradients=_earlier_gradients(shape, kind) + _shared_matrix(shape),
-        activations=_kept(shape, tokens, kind, shape.layers) + around + 2 * _INDEX * tokens,
+        activations=_kept(shape, tokens, kind, shape.layers)
+        + around
+        + 2 * _INDEX * tokens
+        + _mask(shape, tokens, kind),
         logits=_head_logits(shape, tokens, kind),
         copies=_copies(shape, kind, shape.layers) + _head_copy(shape, kind),
     )
@@ -164,8 +184,8 @@ def _at_a_block(
     tokens = micro_batch * shape.context
     kept = _kept(shape, tokens, kind, layers_left)
     if kind.recomputes:  # this one block has run again, and keeps everything
-        kept += tokens * (kept_by_block(shape, kind) - _kept_anyway(shape, kind))
-    making = tokens * _NUMBERS_IN_THE_MAKING * shape.width * kind.number_bytes
+        kept += tokens * (kept_by_block(shape, kind) - _kept_anyway(shape))
+    making = tokens * shape.width * _bytes_in_the_making(kind)
     finished = _FLOAT * (shape.layers - layers_left) * shape.block_parameter_count
     fresh = _FLOAT * 4 * shape.width**2  # of this block's widest matrix, the first to be there
     earlier = _earlier_gradients(shape, kind)
@@ -174,9 +194,15 @@ def _at_a_block(
         shape,
         kind,
         gradients=max(finished, earlier) + fresh + _shared_matrix(shape),
-        activations=kept + making + 2 * _INDEX * tokens,
+        activations=kept + making + 2 * _INDEX * tokens + _mask(shape, tokens, kind),
         copies=_copies(shape, kind, 1 if kind.recomputes else layers_left),
     )
+
+
+def _bytes_in_the_making(kind: StepKind) -> int:
+    """For each token and C of the width; eager, autocast makes a copy of the stream's gradient."""
+    cast = 0 if kind.compiled or kind.precision == "float32" else kind.number_bytes
+    return _FLOAT + cast + _NUMBERS_IN_THE_MAKING * kind.number_bytes
 
 
 def _at_the_embedding(shape: ModelShape, kind: StepKind) -> MemoryNeeds:
@@ -225,20 +251,25 @@ def _shared_matrix(shape: ModelShape) -> int:
     return _FLOAT * shape.padded_vocabulary * shape.width
 
 
+def _mask(shape: ModelShape, tokens: int, kind: StepKind) -> int:
+    """Where attention stays inside documents: a number for each pair of positions of a window, made once for
+    all layers, and each position's document and place in it.
+    """
+    if kind.attention == "window":
+        return 0
+    return tokens * (shape.context * kind.number_bytes + 2 * _INDEX)
+
+
 def _kept(shape: ModelShape, tokens: int, kind: StepKind, layers: int) -> int:
     """Of so many layers: everything, or only what enters each."""
     if kind.recomputes:
-        return layers * tokens * shape.width * kind.number_bytes
+        return layers * tokens * shape.width * _FLOAT
     return layers * tokens * kept_by_block(shape, kind)
 
 
-def _kept_anyway(shape: ModelShape, kind: StepKind) -> int:
-    """What enters a block enters its first norm: in float32 that is one tensor, autocast makes another of it.
-
-    Compiled, it is left in: gpt2 with 64 windows on an H200 took 4.62 GiB, 2 % more than without.
-    """
-    one_tensor = kind.precision == "float32" and not kind.compiled
-    return _FLOAT * shape.width if one_tensor else 0
+def _kept_anyway(shape: ModelShape) -> int:
+    """What enters a block enters its first norm: one tensor."""
+    return _FLOAT * shape.width
 
 
 def _copies(shape: ModelShape, kind: StepKind, layers: int) -> int:
@@ -263,10 +294,14 @@ def _head_copy(shape: ModelShape, kind: StepKind) -> int:
     return kind.number_bytes * shape.padded_vocabulary * shape.width
 
 
-def _streams_of_a_block(kind: StepKind) -> int:
+def _bytes_in_a_block(kind: StepKind) -> int:
+    """For each token and C of the width, while a block runs without gradients: the stream inside it and more.
+
+    Eager, a norm's result is float32 before it is cast.
+    """
     if kind.compiled:
-        return _STREAMS_OF_A_COMPILED_BLOCK
-    return _STREAMS_OF_A_BLOCK + _FLOAT // kind.number_bytes
+        return _FLOAT + _NUMBERS_OF_A_COMPILED_BLOCK * kind.number_bytes
+    return 2 * _FLOAT + _NUMBERS_AT_THE_GELU * kind.number_bytes
 
 
 def _chunk_logits(shape: ModelShape, tokens: int) -> int:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from lowtide.dataset.settings import WindowKind
+from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import DoesNotFitError, UsageError
 from lowtide.model.needs import peak_of_run
-from lowtide.pipeline.plan import make_plan
+from lowtide.pipeline.plan import look_at_data, make_plan
+from lowtide.plan.finetune import FineTuning, finetune_settings
 from lowtide.plan.fit import RECIPES, largest_micro_batch
 from lowtide.plan.machine import LIBRARY_BYTES, Machine, choose_machine, cpu_machine
 from lowtide.plan.measured import read_speeds
@@ -16,8 +20,10 @@ from lowtide.plan.plan_file import read_plan
 from lowtide.plan.speed import Speed, predict_speed
 from lowtide.storage.publish import storage_errors
 from lowtide.training.run_folder import RUN_NAME, read_run_record
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import RunSettings, steps_for
 from lowtide.units import format_bytes
+
+_MOST_EPOCHS = 1e9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +40,8 @@ class Asked:
     device: str | None = None
     seed: int | None = None
     tokenizer: str | None = None
+    init: str | None = None
+    epochs: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,15 +76,26 @@ def choose_run(
     speeds: Path | None = None,
 ) -> ChosenRun:
     """Settings that fit the machine; DoesNotFitError, before anything starts, for what does not."""
+    _check_end(asked)
     with storage_errors(Path(out), doing="read"):
         stands = (Path(out) / RUN_NAME).exists() and not restart
     if asked.plan is not None:
-        base = read_plan(asked.plan)
+        base = with_start(read_plan(asked.plan), asked)
     elif stands:
         base = read_run_record(Path(out)).settings
+        check_start(base, asked)
+    elif asked.init is not None:
+        base = _tune_now(data, asked.init, asked, slurm)
     else:
         base = _plan_now(data, asked, slurm, speeds)
-    settings = _with_wishes(replace(base, data=str(Path(data).absolute())), asked)
+    settings = with_wishes(replace(base, data=str(Path(data).absolute())), asked)
+    return fit_to_machine(settings, slurm=slurm, speeds=speeds)
+
+
+def fit_to_machine(
+    settings: RunSettings, *, slurm: Mapping[str, str], speeds: Path | None
+) -> ChosenRun:
+    """The settings with what is known of the machine; DoesNotFitError for what does not fit."""
     machine = choose_machine(slurm=slurm) if settings.device == "cuda" else cpu_machine(slurm)
     if settings.device == "cuda" and machine.device == "cpu":  # torch itself says so
         return ChosenRun(settings=settings, predicted_gpu_bytes=None, peak_flops=None, ram_needs={})
@@ -103,14 +122,98 @@ def choose_run(
     )
 
 
+def _check_end(asked: Asked) -> None:
+    if asked.steps is not None and asked.epochs is not None:
+        raise UsageError(
+            f"{asked.steps} steps and {asked.epochs:g} epochs both say where the run ends",
+            remedy="pass `--steps` or `--epochs`, not both",
+        )
+    if asked.epochs is not None and not 0 < asked.epochs < _MOST_EPOCHS:
+        raise UsageError(
+            f"{asked.epochs} epochs cannot be run",
+            remedy="pass a number above 0, such as `--epochs 3`",
+        )
+
+
+def check_start(base: RunSettings, asked: Asked) -> None:
+    """The checkpoints of a run win; who names another start must not think that it is used."""
+    if asked.init is not None and str(Path(asked.init).absolute()) != base.init:
+        began = f"the weights of {base.init}" if base.init else "weights that were drawn"
+        raise UsageError(
+            f"the run began from {began}, not from {asked.init}",
+            remedy="leave `--init` out to go on, pass another `--out`, or `--restart` to begin again",
+        )
+
+
+def with_start(plan: RunSettings, asked: Asked) -> RunSettings:
+    """A plan whose weights come from the start that was asked for."""
+    if asked.init is None:
+        return plan
+    from lowtide.pipeline.start_weights import shape_for_start
+
+    shape = shape_for_start(
+        asked.init, context=plan.shape.context, vocabulary_size=plan.shape.vocabulary_size
+    )
+    if shape != plan.shape:
+        raise UsageError(
+            f"{asked.init} has the shape {shape}, and the plan {plan.shape}",
+            remedy="leave `--plan` out: the start decides the shape",
+        )
+    return replace(plan, init=str(Path(asked.init).absolute()))
+
+
+def _tune_now(data: str | Path, init: str, asked: Asked, slurm: Mapping[str, str]) -> RunSettings:
+    """Loads torch: it is what the start is read with."""
+    from lowtide.pipeline.start_weights import find_start, fitted_shape
+
+    start, found = find_start(init), look_at_data(data, asked.tokenizer)
+    known = found.vocabulary_size if found.vocabulary_known else None
+    shape = fitted_shape(start, context=asked.context, vocabulary_size=known)
+    tuning = FineTuning(
+        init=str(Path(init).absolute()),
+        model=start.model,
+        shape=shape,
+        window_count=_count_windows(
+            data,
+            context=shape.context,
+            windows=found.windows,
+            val_fraction=found.val_fraction,
+            tokenizer=asked.tokenizer,
+        ),
+        epochs=asked.epochs,
+        steps=asked.steps,
+        batch_tokens=asked.batch_tokens,
+    )
+    machine = cpu_machine(slurm) if asked.device == "cpu" else choose_machine(slurm=slurm)
+    return finetune_settings(tuning, found, machine)
+
+
+def _count_windows(
+    data: str | Path,
+    *,
+    context: int,
+    windows: WindowKind,
+    val_fraction: float | None,
+    tokenizer: str | None,
+) -> int:
+    found = TokenDataset(
+        data, context=context, windows=windows, val_fraction=val_fraction, tokenizer=tokenizer
+    )
+    return found.window_count
+
+
 def _plan_now(
     data: str | Path, asked: Asked, slurm: Mapping[str, str], speeds: Path | None
 ) -> RunSettings:
+    tokens = None
+    if asked.epochs is not None:
+        tokens = max(1, round(asked.epochs * look_at_data(data, asked.tokenizer).train_tokens))
     return make_plan(
         data,
         model=asked.model,
         context=asked.context,
         batch_tokens=asked.batch_tokens,
+        tokens=tokens,
         tokenizer=asked.tokenizer,
         machine=cpu_machine(slurm) if asked.device == "cpu" else None,
         slurm=slurm,
@@ -118,7 +221,8 @@ def _plan_now(
     ).settings
 
 
-def _with_wishes(base: RunSettings, asked: Asked) -> RunSettings:
+def with_wishes(base: RunSettings, asked: Asked) -> RunSettings:
+    """The settings with what was asked for; UsageError where they are of another model."""
     names = ("steps", "batch_tokens", "micro_batch", "recipe", "device", "seed", "tokenizer")
     wishes = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
     if asked.batch_tokens:  # as a plan does: whole windows
@@ -133,11 +237,28 @@ def _with_wishes(base: RunSettings, asked: Asked) -> RunSettings:
             f"the settings have windows of {base.shape.context} tokens, not of {asked.context}",
             remedy="leave `--context` out, plan again, or pass another `--out`",
         )
-    if asked.steps is not None and asked.steps <= base.warmup_steps:
-        wishes["warmup_steps"] = asked.steps // 10
+    if asked.steps is not None and base.epochs is not None:
+        wishes["epochs"] = None
+    if asked.epochs not in (None, base.epochs):
+        wishes |= _for_epochs(replace(base, **wishes), asked.epochs or 0.0)
+    if wishes.get("steps", math.inf) <= base.warmup_steps:
+        wishes["warmup_steps"] = wishes["steps"] // 10
     if wishes.get("device", base.device) == "cpu":
         wishes |= {"compiled": False, "precision": "float32"}
     return replace(base, **wishes)
+
+
+def _for_epochs(settings: RunSettings, epochs: float) -> dict[str, float]:
+    windows = _count_windows(
+        settings.data,
+        context=settings.shape.context,
+        windows=settings.windows,
+        val_fraction=settings.val_fraction,
+        tokenizer=settings.tokenizer,
+    )
+    per_step = settings.windows_per_step
+    steps = steps_for(epochs, window_count=windows, windows_per_step=per_step)
+    return {"epochs": epochs, "steps": steps}
 
 
 def check_fit(settings: RunSettings, machine: Machine) -> int:

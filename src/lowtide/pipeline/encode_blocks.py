@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from queue import SimpleQueue
 
 import numpy as np
@@ -15,16 +15,30 @@ from lowtide.errors import DataError
 from lowtide.memory.allocator import give_back
 from lowtide.memory.meter import private_bytes
 from lowtide.pipeline.arrange import Flags, Run, arrange
+from lowtide.pipeline.fit_examples import fit_examples
+from lowtide.pipeline.job import ExampleCounts
 from lowtide.pipeline.spend import Allowances
 from lowtide.shards.layout import Placement
 from lowtide.source.arrow_memory import arrow_bytes
+from lowtide.source.examples.settings import TooLong
 from lowtide.source.hold_out import held_out_documents
 from lowtide.source.stream import Block
-from lowtide.tokenizer.encode import Encoder, EncodeSettings
+from lowtide.tokenizer.encode import EncodedBlock, Encoder, EncodeSettings
+from lowtide.tokenizer.learnt_tokens import Lengths, find_learnt
 from lowtide.units import MIB, format_bytes, round_up_to_mib
 
 _LEAST_RENEWED_BYTES = MIB
 """An encoder that has met less than this cannot be what fills memory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExampleRecipe:
+    """What is done to examples beside."""
+
+    lengths: Lengths | None
+    """The bytes of each token, to find those that are learnt; None: all are."""
+    context: int
+    too_long: TooLong
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +51,8 @@ class Recipe:
     width: np.dtype[np.unsignedinteger]
     val_fraction: float
     """Share held out by hash; 0 when the split is by position or there is none."""
+    examples: ExampleRecipe | None = None
+    """None for text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,6 +63,7 @@ class EncodedRun:
     run: Run
     held_out: Flags
     continues: bool
+    examples: ExampleCounts | None = None
 
 
 @dataclass(slots=True)
@@ -129,18 +146,7 @@ class BlockEncoder:
             seat.encoded_bytes += len(block.text)
         finally:
             self._idle.put(seat)
-        recipe = self._recipe
-        run = arrange(
-            encoded,
-            placement=recipe.placement,
-            end_of_text=recipe.end_of_text,
-            width=recipe.width,
-            continues=continues,
-        )
-        held_out = held_out_documents(
-            block.text, delimiter=recipe.encode.delimiter, fraction=recipe.val_fraction
-        )
-        return EncodedRun(block=block, run=run, held_out=held_out, continues=continues)
+        return make_run(block, encoded, self._recipe, continues=continues)
 
     def _renew_if_due(self, seat: _Seat) -> None:
         """Before a block, by the thread that will encode it: later may be too late."""
@@ -156,6 +162,54 @@ class BlockEncoder:
 
     def _has_grown(self) -> bool:
         return _own_bytes() - self._bytes_when_made > self._allowances.growth_bytes
+
+
+def make_run(block: Block, encoded: EncodedBlock, recipe: Recipe, *, continues: bool) -> EncodedRun:
+    """The ids of a block as they will lie on disk; of examples, those that fit."""
+    learnt = find_flags(block, encoded, recipe.examples) if recipe.examples else None
+    run = arrange(
+        encoded,
+        placement=recipe.placement,
+        end_of_text=recipe.end_of_text,
+        width=recipe.width,
+        continues=continues,
+        learnt=learnt,
+    )
+    held_out = held_out_documents(
+        block.text, delimiter=recipe.encode.delimiter, fraction=recipe.val_fraction
+    )
+    made = EncodedRun(block=block, run=run, held_out=held_out, continues=continues)
+    return _fit(made, recipe.examples) if recipe.examples else made
+
+
+def find_flags(block: Block, encoded: EncodedBlock, recipe: ExampleRecipe) -> Flags:
+    """A flag for each id of a block of examples: whether it is learnt."""
+    if recipe.lengths is not None:
+        return find_learnt(
+            encoded, block.learnt, lengths=recipe.lengths, text_bytes=len(block.text)
+        )
+    everything = np.ones(len(encoded.ids), dtype=np.bool_)
+    everything[encoded.ends] = False
+    return everything
+
+
+def _fit(made: EncodedRun, recipe: ExampleRecipe) -> EncodedRun:
+    """The run with nothing longer than the context. Each piece goes where its whole example would."""
+    assert not made.continues, "an example lies in one block"
+    assert not made.block.after.within, "an example lies in one block"
+    fitted = fit_examples(made.run, context=recipe.context, policy=recipe.too_long)
+    assert fitted.run.learnt is not None
+    return replace(
+        made,
+        run=fitted.run,
+        held_out=np.append(made.held_out[fitted.origin], made.held_out[-1]),
+        examples=ExampleCounts(
+            examples=fitted.examples,
+            learnt_tokens=int(np.count_nonzero(fitted.run.learnt)),
+            too_long=fitted.too_long,
+            dropped=fitted.dropped,
+        ),
+    )
 
 
 def _own_bytes() -> int:

@@ -12,9 +12,12 @@ from pathlib import Path
 
 from lowtide.errors import DoesNotFitError, UsageError
 from lowtide.memory.budget import Budget
+from lowtide.pipeline.encode_blocks import make_run
 from lowtide.pipeline.folder import check_folder
+from lowtide.pipeline.job import ExampleCounts
 from lowtide.pipeline.prepare import Prepared, prepare
 from lowtide.pipeline.settings import TokenizeSettings
+from lowtide.source.blocks import Block
 from lowtide.source.find_inputs import InputKind
 from lowtide.source.sample import SampledText, sample_inputs
 from lowtide.tokenizer.encode import Encoder
@@ -46,10 +49,14 @@ class Estimate:
     workers: int
     longest_line_bytes: int
     longest_word_bytes: int
+    learnt_tokens: int | None = None
+    """None for text, of which all are."""
+    too_long: int | None = None
+    """Examples of more tokens than fit; None for text."""
 
     def as_record(self) -> dict[str, object]:
-        """All figures under their names, for `--json`."""
-        return asdict(self)
+        """All figures under their names, for `--json`; what only examples have, only for them."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
 
     def rows(self) -> list[tuple[str, str]]:
         """The estimate as names and sentences, each figure with where it comes from."""
@@ -60,7 +67,7 @@ class Estimate:
             ("input", f"{files}, {format_bytes(self.input_bytes)} (measured)"),
             ("sample", f"{format_bytes(self.sampled_bytes)} of text read"),
             ("tokens", f"{format_count(self.tokens)} {spread} (predicted from the sample)"),
-            ("documents", f"{format_count(self.documents)} (predicted)"),
+            *self._document_rows(),
             (
                 "disk",
                 f"{format_bytes(self.disk_needed_bytes)} needed (predicted), "
@@ -74,6 +81,17 @@ class Estimate:
                 f"lines and values up to {format_bytes(self.longest_line_bytes)}, stretches without a "
                 f"safe cut up to {format_bytes(self.longest_word_bytes)}",
             ),
+        ]
+
+    def _document_rows(self) -> list[tuple[str, str]]:
+        if self.learnt_tokens is None or self.too_long is None:
+            return [("documents", f"{format_count(self.documents)} (predicted)")]
+        share = 100 * self.learnt_tokens / max(1, self.tokens)
+        learnt = f"{format_count(self.learnt_tokens)}, {share:.0f} % of the tokens (predicted)"
+        return [
+            ("examples", f"{format_count(self.documents)} (predicted)"),
+            ("learnt", learnt),
+            ("too long", f"{format_count(self.too_long)} examples (predicted)"),
         ]
 
 
@@ -122,20 +140,32 @@ class _Probe:
     """Of each sample."""
     seconds: float
     """For reading and encoding all of them."""
+    learnt_tokens: int
+    too_long: int
 
 
 def _probe(samples: list[SampledText], encoder: Encoder, prepared: Prepared) -> _Probe:
     tokens = []
     seconds = 0.0
+    learnt = too_long = 0
     for sample in samples:
         started = time.perf_counter()
-        count = 0
-        for block in sample.blocks:
-            encoded = encoder.encode(block.text, document_count=block.document_count)
-            count += len(encoded.ids)
+        found = [_encode(block, encoder, prepared) for block in sample.blocks]
         seconds += time.perf_counter() - started + sample.seconds
-        tokens.append(count - (sample.documents if prepared.settings.eot == "none" else 0))
-    return _Probe(tokens=tokens, seconds=seconds)
+        tokens.append(sum(count for count, _ in found))
+        learnt += sum(examples.learnt_tokens for _, examples in found)
+        too_long += sum(examples.too_long for _, examples in found)
+    return _Probe(tokens=tokens, seconds=seconds, learnt_tokens=learnt, too_long=too_long)
+
+
+def _encode(block: Block, encoder: Encoder, prepared: Prepared) -> tuple[int, ExampleCounts]:
+    """The tokens of a block, and what became of its examples."""
+    encoded = encoder.encode(block.text, document_count=block.document_count)
+    if prepared.recipe.examples:
+        made = make_run(block, encoded, prepared.recipe, continues=False)
+        return len(made.run.tokens), made.examples or ExampleCounts()
+    delimiters = block.document_count if prepared.settings.placement == "none" else 0
+    return len(encoded.ids) - delimiters, ExampleCounts()
 
 
 def _predict(
@@ -154,6 +184,7 @@ def _predict(
     rates = [
         count / sample.input_bytes for count, sample in zip(probe.tokens, samples, strict=True)
     ]
+    has_bits = prepared.recipe.examples is not None
     return Estimate(
         inputs=len(prepared.inputs),
         input_bytes=input_bytes,
@@ -164,6 +195,7 @@ def _predict(
         text_bytes=round(text_bytes * share),
         disk_needed_bytes=tokens * prepared.layout.token_bytes
         + documents * _INDEX_ENTRY_BYTES
+        + (tokens // 8 if has_bits else 0)
         + len(prepared.inputs) * _MANIFEST_INPUT_BYTES
         + _MANIFEST_BYTES,
         disk_free_bytes=free_bytes,
@@ -173,6 +205,8 @@ def _predict(
         workers=prepared.allowances.workers,
         longest_line_bytes=prepared.allowances.row_limit_bytes,
         longest_word_bytes=prepared.allowances.word_limit_bytes,
+        learnt_tokens=round(probe.learnt_tokens * share) if has_bits else None,
+        too_long=round(probe.too_long * share) if has_bits else None,
     )
 
 

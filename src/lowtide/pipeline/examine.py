@@ -11,6 +11,7 @@ import numpy as np
 
 from lowtide.dataset.find_tokens import open_dataset, refuse_what_is_no_dataset, tokenizer_record
 from lowtide.errors import DataError, LowtideError, UsageError
+from lowtide.pipeline.examine_examples import compare_examples
 from lowtide.pipeline.prepare import choose_cut_rule, choose_delimiter
 from lowtide.pipeline.settings import TokenizeSettings
 from lowtide.shards.describe import DatasetFacts, Sample, describe_dataset, sample_documents
@@ -113,6 +114,8 @@ def _compare_with_input(
         inputs = _unchanged_inputs(manifest)
     except LowtideError as error:
         return 0, [], error.problem
+    if settings.examples is not None:
+        return compare_examples(dataset, inputs, settings, vocabulary)
     reference = make_reference(vocabulary, settings.special_in_text)
     compared, different, why = 0, [], ""
     try:

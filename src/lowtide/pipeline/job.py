@@ -54,6 +54,13 @@ class Counts:
     bad_count: int = 0
     bad: tuple[BadRow, ...] = ()
     empty_documents: int = 0
+    examples: int = 0
+    """Those of which there are tokens."""
+    learnt_tokens: int = 0
+    too_long: int = 0
+    """Examples of more tokens than fit."""
+    dropped: int = 0
+    """Pieces of examples left out because nothing in them is learnt."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,9 +76,22 @@ class Progress:
     val: WriterMark
 
 
-def add_block(counts: Counts, block: Block, *, tokens: int) -> Counts:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExampleCounts:
+    """What became of the examples of a block; all 0 for text."""
+
+    examples: int = 0
+    learnt_tokens: int = 0
+    too_long: int = 0
+    dropped: int = 0
+
+
+def add_block(
+    counts: Counts, block: Block, *, tokens: int, examples: ExampleCounts | None = None
+) -> Counts:
     """The counts after one more block; of bad rows the first hundred are listed."""
     room = LISTED_BAD_ROWS - len(counts.bad)
+    examples = examples or ExampleCounts()
     return replace(
         counts,
         documents=counts.documents + block.document_count,
@@ -80,6 +100,10 @@ def add_block(counts: Counts, block: Block, *, tokens: int) -> Counts:
         bad_count=counts.bad_count + block.bad_count,
         bad=counts.bad + block.bad[:room] if block.bad else counts.bad,
         empty_documents=counts.empty_documents + block.empty_count,
+        examples=counts.examples + examples.examples,
+        learnt_tokens=counts.learnt_tokens + examples.learnt_tokens,
+        too_long=counts.too_long + examples.too_long,
+        dropped=counts.dropped + examples.dropped,
     )
 
 
@@ -135,6 +159,8 @@ def loosen(before: Job, now: Job, progress: Progress) -> Job:
         for name in ("bad_text", "special_in_text")
         if getattr(before.settings, name) == "fail"
     }
+    if before.settings.examples and before.settings.bad_text != "fail":
+        milder.pop("special_in_text", None)  # such rows may have been left out
     if progress.cursor.within and milder.get("bad_text") == "skip":
         del milder["bad_text"]
     return replace(before, settings=replace(before.settings, **milder))
@@ -147,10 +173,19 @@ def refuse_changes(before: Job, now: Job, folder: Path) -> None:
 
 def list_differences(before: Job, now: Job) -> list[str]:
     """Settings, tokenizer and inputs that differ, a line each."""
-    lines = list_setting_changes(before.settings.as_record(), now.settings.as_record())
+    lines = list_setting_changes(_comparable(before), _comparable(now))
+    if before.settings.template == now.settings.template and (
+        before.settings.template_text != now.settings.template_text
+    ):
+        lines.append(f"the template {now.settings.template} has changed")
     if not lines and before.tokenizer_fingerprint != now.tokenizer_fingerprint:
         lines.append(f"the tokenizer {now.settings.tokenizer} has changed")
     return lines + list_input_changes(before.inputs, now.inputs)
+
+
+def _comparable(job: Job) -> dict[str, str | int | float]:
+    """The settings but for the template's text, of which nobody wants to read both versions."""
+    return replace(job.settings, template_text=None).as_record()
 
 
 def convert_sealed(path: Path, kind: type[_T]) -> _T:

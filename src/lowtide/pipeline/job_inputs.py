@@ -66,12 +66,17 @@ def refuse_written_inputs(inputs: Sequence[JobInput]) -> None:
 
 
 def list_setting_changes(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """Each difference as a line: `--val was 0.01, is 0.02`."""
+    """Each difference as a line: `--val was 0.01, is 0.02`. A setting that is left out is none."""
+    names = [*before, *(name for name in now if name not in before)]
     return [
-        f"--{name.replace('_', '-')} was {old!r}, is {new!r}"
-        for (name, old), new in zip(before.items(), now.values(), strict=True)
-        if old != new
+        f"--{name.replace('_', '-')} was {_shown(before, name)}, is {_shown(now, name)}"
+        for name in names
+        if before.get(name) != now.get(name)
     ]
+
+
+def _shown(settings: Mapping[str, object], name: str) -> str:
+    return repr(settings[name]) if name in settings else "not given"
 
 
 def list_input_changes(before: Sequence[JobInput], now: Sequence[JobInput]) -> list[str]:

@@ -19,7 +19,7 @@ from lowtide.training.checkpoint import find_checkpoints, load_model, step_of
 from lowtide.training.run_folder import RUN_NAME, read_run_record
 
 CONFIG_NAME = "config.json"
-_TOKENIZER_FILES = ("tokenizer.json", "vocab.json")
+TOKENIZER_FILES = ("tokenizer.json", "vocab.json")
 _PAUSE_SECONDS = 0.2
 
 
@@ -79,11 +79,11 @@ def _load_checkpoint(run: Path, step: int | None, model: GPT) -> Path:
 
 
 def _open_hugging_face(folder: Path, device: str | None) -> OpenedModel:
-    shape = shape_of(_read_config(folder / CONFIG_NAME))
+    shape = shape_of(read_config(folder / CONFIG_NAME))
     state = TensorFiles(weight_files(folder))
     model = empty_model(shape, device)
     fill_from_hugging_face(model, state)
-    named = any((folder / name).exists() for name in _TOKENIZER_FILES)
+    named = any((folder / name).exists() for name in TOKENIZER_FILES)
     tokenizer = Tokenizer.load(folder) if named else None
     return OpenedModel(model=model, tokenizer=tokenizer, source=folder)
 
@@ -109,7 +109,8 @@ def _choose_checkpoint(run: Path, step: int | None) -> Path:
     return by_step[step]
 
 
-def _read_config(path: Path) -> JsonObject:
+def read_config(path: Path) -> JsonObject:
+    """What a config.json says; DataError for what is none."""
     try:
         with storage_errors(path, doing="read"):
             found = json.loads(path.read_bytes())

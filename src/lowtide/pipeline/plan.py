@@ -14,6 +14,7 @@ from lowtide.plan.machine import Machine, choose_machine
 from lowtide.plan.make_plan import Plan, PlanData, Wishes
 from lowtide.plan.make_plan import make_plan as plan_for
 from lowtide.plan.measured import read_speeds
+from lowtide.shards.read import Dataset
 
 _HELD_OUT = 0.005
 _NO_SLURM: Mapping[str, str] = MappingProxyType({})
@@ -69,4 +70,10 @@ def look_at_data(path: str | Path, tokenizer: str | None) -> PlanData:
         vocabulary_known=known is not None,
         tokenizer=tokenizer,
         val_fraction=fraction,
+        learnt_tokens=_count_learnt(dataset),
     )
+
+
+def _count_learnt(dataset: Dataset) -> int | None:
+    record = dataset.manifest.splits.get("train") if dataset.manifest else None
+    return record.learnt.tokens if record is not None and record.learnt is not None else None

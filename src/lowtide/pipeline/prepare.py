@@ -12,7 +12,8 @@ from lowtide.memory.budget import Budget, choose_budget
 from lowtide.memory.limits import machine_limit
 from lowtide.memory.meter import private_bytes
 from lowtide.pipeline.encode_blocks import Recipe
-from lowtide.pipeline.settings import TokenizeSettings, check_settings
+from lowtide.pipeline.prepare_examples import prepare_examples
+from lowtide.pipeline.settings import TokenizeSettings, check_settings, resolve_examples
 from lowtide.pipeline.spend import Allowances, foreign_bytes, spend
 from lowtide.shards.layout import ShardLayout
 from lowtide.source.extent import find_tail
@@ -64,6 +65,7 @@ def prepare(
     What lies in the folder `out` is no input, even if a glob matches it.
     """
     check_settings(settings)
+    settings = resolve_examples(settings)
     budget = memory if isinstance(memory, Budget) else choose_budget(memory, machine_limit())
     vocabulary = load_vocabulary(settings.tokenizer)
     end_of_text = _end_of_text(vocabulary, settings)
@@ -78,11 +80,13 @@ def prepare(
         vocabulary,
         workers=choose_workers(workers),
         reads_rows=any(item.kind is not InputKind.TEXT for item in found),
+        examples=settings.examples is not None,
     )
     delimiter = choose_delimiter(found, settings, vocabulary)
+    examples = prepare_examples(settings, vocabulary, found, delimiter)
     by_hash = settings.split == "hash"
     return Prepared(
-        settings=settings,
+        settings=examples.settings if examples else settings,
         inputs=found,
         vocabulary=vocabulary,
         budget=budget,
@@ -90,15 +94,18 @@ def prepare(
         layout=layout,
         foreign_bytes=foreign_bytes(private_bytes()),
         recipe=Recipe(
-            encode=EncodeSettings(
+            encode=examples.encode
+            if examples
+            else EncodeSettings(
                 vocabulary=vocabulary,
                 delimiter=delimiter,
                 special_in_text=settings.special_in_text,
             ),
-            placement=settings.eot,
+            placement=settings.placement,
             end_of_text=end_of_text,
             width=layout.dtype,
             val_fraction=settings.val if by_hash else 0.0,
+            examples=examples.recipe if examples else None,
         ),
         read=ReadSettings(
             column=settings.column,
@@ -109,6 +116,7 @@ def prepare(
             document_limit_bytes=allowances.row_limit_bytes,
             cut_rule=choose_cut_rule(vocabulary, settings),
             tail=None if by_hash or not settings.val else find_tail(found, settings.val),
+            examples=examples.reading if examples else None,
         ),
     )
 
@@ -155,7 +163,7 @@ def choose_cut_rule(vocabulary: Vocabulary, settings: TokenizeSettings) -> CutRu
 
 
 def _end_of_text(vocabulary: Vocabulary, settings: TokenizeSettings) -> int:
-    if settings.eot == "none":
+    if settings.placement == "none":
         return 0
     if vocabulary.end_of_text is None:
         raise UsageError(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Literal, get_args
 
 import msgspec
@@ -12,9 +12,13 @@ import msgspec
 from lowtide.errors import UsageError
 from lowtide.shards.layout import Format, Placement
 from lowtide.source.blocks import BadText
+from lowtide.source.examples.settings import ExampleKind, Learn, TooLong
 from lowtide.tokenizer.reference import SpecialInText
 
 SplitRule = Literal["hash", "tail"]
+LEAST_CONTEXT = 2
+"""One token to see and one to predict."""
+_OF_EXAMPLES = ("template", "learn", "too_long", "context")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,13 +32,32 @@ class TokenizeSettings:
     shard_tokens: int = 100_000_000
     val: float = 0.0005
     split: SplitRule = "hash"
-    eot: Placement = "end"
+    eot: Placement | None = None
+    """None: "none" for examples, whose template says how they end; "end" for text."""
     bad_text: BadText = "fail"
     special_in_text: SpecialInText = "text"
+    examples: ExampleKind | None = None
+    """Rows are examples of this kind; None: they are text."""
+    template: str | None = None
+    learn: Learn | None = None
+    too_long: TooLong | None = None
+    context: int | None = None
+    """The most tokens of an example."""
+    template_text: str | None = None
+    """The template itself, filled in when it is loaded: a file that changes is a setting that does."""
+
+    @property
+    def placement(self) -> Placement:
+        """Where the end-of-text token stands."""
+        return self.eot or ("none" if self.examples else "end")
 
     def as_record(self) -> dict[str, str | int | float]:
-        """Plain values under their names, for the manifest and for comparing two runs."""
-        return asdict(self)
+        """Plain values under their names, for the manifest and for comparing two runs.
+
+        What only examples have is left out where there are none.
+        """
+        named = asdict(self) | {"eot": self.placement}
+        return {name: value for name, value in named.items() if value is not None}
 
 
 def make_settings(chosen: Mapping[str, str | int | float | None]) -> TokenizeSettings:
@@ -43,7 +66,7 @@ def make_settings(chosen: Mapping[str, str | int | float | None]) -> TokenizeSet
     llm.c's want the end-of-text in front of each document, everyone else's behind.
     """
     resolved = dict(chosen)
-    if resolved.get("eot") is None:
+    if resolved.get("eot") is None and resolved.get("examples") is None:
         resolved["eot"] = "start" if resolved.get("format") == "llmc" else "end"
     try:
         return msgspec.convert(resolved, TokenizeSettings)
@@ -53,11 +76,24 @@ def make_settings(chosen: Mapping[str, str | int | float | None]) -> TokenizeSet
         ) from cause
 
 
+def resolve_examples(settings: TokenizeSettings) -> TokenizeSettings:
+    """The settings with what was left open decided: nothing in it is None that examples need."""
+    resolved = replace(settings, eot=settings.placement)
+    if settings.examples is None:
+        return resolved
+    return replace(
+        resolved,
+        learn=settings.learn or "assistant",
+        too_long=settings.too_long or "split",
+        context=1024 if settings.context is None else settings.context,
+    )
+
+
 def check_settings(settings: TokenizeSettings) -> None:
     """Refuse what cannot be meant, before anything is read."""
     check_choice("format", settings.format, get_args(Format))
     check_choice("split", settings.split, get_args(SplitRule))
-    check_choice("eot", settings.eot, get_args(Placement))
+    check_choice("eot", settings.placement, get_args(Placement))
     check_choice("bad-text", settings.bad_text, get_args(BadText))
     check_choice("special-in-text", settings.special_in_text, get_args(SpecialInText))
     if not (math.isfinite(settings.val) and 0 <= settings.val < 1):
@@ -69,6 +105,35 @@ def check_settings(settings: TokenizeSettings) -> None:
         raise UsageError(
             "the separator is empty",
             remedy="pass file, line, blank-line, or the text that stands between documents",
+        )
+    if settings.examples is None:
+        _refuse_settings_of_examples(settings)
+    else:
+        _check_examples(settings)
+
+
+def _refuse_settings_of_examples(settings: TokenizeSettings) -> None:
+    for name in _OF_EXAMPLES:
+        if getattr(settings, name) is not None:
+            raise UsageError(
+                f"--{name.replace('_', '-')} is about examples, and the input is read as text",
+                remedy="pass `--examples chat`, instruction or completion too, or leave it out",
+            )
+
+
+def _check_examples(settings: TokenizeSettings) -> None:
+    check_choice("examples", settings.examples or "", get_args(ExampleKind))
+    check_choice("learn", settings.learn or "assistant", get_args(Learn))
+    check_choice("too-long", settings.too_long or "split", get_args(TooLong))
+    if settings.context is not None and settings.context < LEAST_CONTEXT:
+        raise UsageError(
+            f"--context {settings.context} leaves no room for an example",
+            remedy=f"pass {LEAST_CONTEXT} or more, such as `--context 1024`",
+        )
+    if settings.separator != "file":
+        raise UsageError(
+            "--separator parts documents of text, and examples are rows",
+            remedy="leave `--separator` out",
         )
 
 

@@ -14,6 +14,7 @@ from lowtide.shards.layout import (
     ShardLayout,
     companion_name,
     documents_name,
+    learnt_name,
     shard_number,
 )
 from lowtide.shards.manifest import file_names, read_manifest
@@ -72,7 +73,8 @@ def _names_of_checkpoint(folder: Path) -> set[str]:
     if job is None or progress is None:
         return own
     for mark in (progress.train, progress.val):
-        own |= {record.name for record in (*mark.finished, mark.open, mark.index) if record}
+        records = (*mark.finished, mark.open, mark.index, mark.learnt)
+        own |= {record.name for record in records if record}
         if job.settings.format == "megatron":
             own.add(f"{mark.split}.idx")
     return own
@@ -81,6 +83,6 @@ def _names_of_checkpoint(folder: Path) -> set[str]:
 def _is_called_like_ours(name: str, layout: ShardLayout) -> bool:
     return any(
         shard_number(layout, split, name) is not None
-        or name in (documents_name(split), companion_name(layout, split))
+        or name in (documents_name(split), learnt_name(split), companion_name(layout, split))
         for split in SPLITS
     )

@@ -16,10 +16,12 @@ from lowtide.pipeline.job import (
 )
 from lowtide.pipeline.job_inputs import JobInput
 from lowtide.pipeline.prepare import Prepared
+from lowtide.pipeline.settings import TokenizeSettings
 from lowtide.shards.layout import Split
 from lowtide.shards.manifest import (
     BadRowRecord,
     DatasetManifest,
+    ExamplesRecord,
     InputRecord,
     SplitRecord,
     TokenizerRecord,
@@ -60,10 +62,11 @@ class ShardRun:
     @classmethod
     def start(cls, folder: Path, prepared: Prepared) -> Self:
         """Begin at the first byte of the first input, with a checkpoint of nothing."""
+        learnt = prepared.settings.examples is not None
         run = cls(
             folder,
-            train=SplitWriter.start(folder, prepared.layout, "train"),
-            val=SplitWriter.start(folder, prepared.layout, "val"),
+            train=SplitWriter.start(folder, prepared.layout, "train", learnt=learnt),
+            val=SplitWriter.start(folder, prepared.layout, "val", learnt=learnt),
             cursor=Cursor(file=0, position=0),
             most_unstored_tokens=_most_unstored_tokens(prepared),
         )
@@ -113,10 +116,12 @@ class ShardRun:
         for writer, run in zip(
             (self._train, self._val), split_documents(encoded.run, held_out), strict=True
         ):
-            writer.append(run.tokens, run.ends)
+            writer.append(run.tokens, run.ends, run.learnt)
         self.cursor = block.after
         self.done_bytes = block.input_done_bytes
-        self.counts = add_block(self.counts, block, tokens=len(encoded.run.tokens))
+        self.counts = add_block(
+            self.counts, block, tokens=len(encoded.run.tokens), examples=encoded.examples
+        )
         self._whole = True
         unstored_tokens = self.counts.tokens - self._stored_tokens
         return self._shard_became_full() or unstored_tokens >= self._most_unstored_tokens
@@ -150,7 +155,8 @@ class ShardRun:
         splits: dict[Split, SplitRecord] = {}
         for name, writer in (("train", self._train), ("val", self._val)):
             shards, index = writer.seal()
-            splits[name] = SplitRecord(shards=tuple(shards), index=index)  # type: ignore[index]
+            record = SplitRecord(shards=tuple(shards), index=index, learnt=writer.learnt)
+            splits[name] = record  # type: ignore[index]
         manifest = make_manifest(prepared, inputs, splits, self.counts)
         write_manifest(self.folder, manifest)
         return manifest
@@ -184,7 +190,7 @@ def make_manifest(
     return DatasetManifest(
         tool_version=__version__,
         layout=prepared.layout,
-        eot=prepared.settings.eot,
+        eot=prepared.settings.placement,
         tokenizer=TokenizerRecord(
             name=vocabulary.name,
             fingerprint=vocabulary.fingerprint,
@@ -210,4 +216,22 @@ def make_manifest(
             for row in counts.bad
         ),
         empty_documents=counts.empty_documents,
+        examples=_examples_record(prepared.settings, counts),
+    )
+
+
+def _examples_record(settings: TokenizeSettings, counts: Counts) -> ExamplesRecord | None:
+    if settings.examples is None:
+        return None
+    return ExamplesRecord(
+        kind=settings.examples,
+        template=settings.template or "",
+        template_text=settings.template_text or "",
+        learn=settings.learn or "",
+        too_long=settings.too_long or "",
+        context=settings.context or 0,
+        examples=counts.examples,
+        learnt_tokens=counts.learnt_tokens,
+        too_long_count=counts.too_long,
+        dropped_count=counts.dropped,
     )

@@ -92,6 +92,7 @@ def _shortened(settings: RunSettings) -> RunSettings:
     return replace(
         settings,
         steps=STEPS,
+        epochs=None,
         warmup_steps=2,
         batch_tokens=tokens,
         evaluate_every=STEPS,
@@ -196,6 +197,8 @@ def _bad_losses(settings: RunSettings, found: ChildReport) -> list[str]:
     problems = []
     even = math.log(settings.shape.vocabulary_size)
     first, last = found.losses[0], min(found.losses[-3:])
+    if settings.init is not None:
+        return _bad_losses_of_start(even, first, last)
     if not abs(first - even) < _FIRST_LOSS_NATS:
         problems.append(f"the first loss is {first:.3f}, and even guesses would have {even:.3f}")
     if not last < first:
@@ -203,6 +206,18 @@ def _bad_losses(settings: RunSettings, found: ChildReport) -> list[str]:
             f"the loss does not fall: {first:.3f} at first, {last:.3f} after {STEPS} steps"
         )
     return problems
+
+
+def _bad_losses_of_start(even: float, first: float, last: float) -> list[str]:
+    """Who knows something begins below even guesses, and ten small steps need not show in the noise."""
+    if not first < even + _FIRST_LOSS_NATS:
+        return [
+            f"the first loss is {first:.3f}, worse than even guesses, {even:.3f}: what it starts from does not "
+            "know such tokens"
+        ]
+    if not last < first + _FIRST_LOSS_NATS:
+        return [f"the loss rises: {first:.3f} at first, {last:.3f} after {STEPS} steps"]
+    return []
 
 
 def _other_memory(found: ChildReport, predicted: int | None) -> list[str]:

@@ -12,6 +12,7 @@ from lowtide.tokenizer.encode import (
     encoder_bytes,
     reference_bytes,
 )
+from lowtide.tokenizer.learnt_tokens import PEAK_BYTES_PER_EXAMPLE_BYTE, lengths_bytes
 from lowtide.tokenizer.vocabulary import Vocabulary
 from lowtide.units import KIB, MIB
 
@@ -32,6 +33,11 @@ _TEXT_READER_BYTES = 12 * MIB
 _ROW_READER_BYTES = 48 * MIB
 _ROW_COPIES = 5
 """A row while it is read: measured 2.1 × for a JSON line and 3.4 × for a parquet value, and the block."""
+_EXAMPLE_COPIES = 16
+"""An example beside: its contents and its text as Python has them, where one emoji makes four bytes of
+every letter; marked, searched, and as bytes again."""
+_TEMPLATE_BYTES = 12 * MIB
+"""Templates and what runs them."""
 
 
 def foreign_bytes(private_at_start: int) -> int:
@@ -77,23 +83,46 @@ class Allowances:
         return self.needs["blocks"] + self.needs["shard writers"] + self.workers * self.cache_bytes
 
 
-def spend(budget: Budget, vocabulary: Vocabulary, *, workers: int, reads_rows: bool) -> Allowances:
+def spend(
+    budget: Budget,
+    vocabulary: Vocabulary,
+    *,
+    workers: int,
+    reads_rows: bool,
+    examples: bool = False,
+) -> Allowances:
     """The most workers, up to `workers`, and the largest blocks that the budget carries.
 
     `reads_rows`: a reader of JSONL, parquet or Arrow holds whole lines and pages, one of text does not.
+    `examples`: rows go through a template, and have learnt bits.
     """
+    needs_of = _needs_of_examples if examples else _needs
     for count in range(workers, 0, -1):
         for block_bytes in _BLOCK_SIZES:
-            needs = _needs(vocabulary, count, block_bytes, reads_rows)
+            needs = needs_of(vocabulary, count, block_bytes, reads_rows)
             if sum(needs.values()) <= budget.total_bytes:
-                return _with_rest(budget, needs, vocabulary, count, block_bytes)
-    check_needs(budget, _needs(vocabulary, 1, _BLOCK_SIZES[-1], reads_rows))
+                copies = _EXAMPLE_COPIES if examples else None
+                return _with_rest(budget, needs, vocabulary, count, block_bytes, copies)
+    check_needs(budget, needs_of(vocabulary, 1, _BLOCK_SIZES[-1], reads_rows))
     raise AssertionError("needs that fit were refused")
 
 
-def smallest_budget(vocabulary: Vocabulary, *, reads_rows: bool) -> int:
+def smallest_budget(vocabulary: Vocabulary, *, reads_rows: bool, examples: bool = False) -> int:
     """What one worker with the smallest blocks needs."""
-    return sum(_needs(vocabulary, 1, _BLOCK_SIZES[-1], reads_rows).values())
+    needs_of = _needs_of_examples if examples else _needs
+    return sum(needs_of(vocabulary, 1, _BLOCK_SIZES[-1], reads_rows).values())
+
+
+def _needs_of_examples(
+    vocabulary: Vocabulary, workers: int, block_bytes: int, reads_rows: bool
+) -> dict[str, int]:
+    needs = _needs(vocabulary, workers, block_bytes, reads_rows)
+    more = PEAK_BYTES_PER_EXAMPLE_BYTE - PEAK_BYTES_PER_TEXT_BYTE
+    needs["blocks"] += workers * block_bytes * more
+    needs["shard writers"] = needs_bytes(split_count=2, learnt=True)
+    needs["templates"] = _TEMPLATE_BYTES
+    needs["token lengths"] = lengths_bytes(vocabulary)
+    return needs
 
 
 def _needs(
@@ -122,6 +151,7 @@ def _with_rest(
     vocabulary: Vocabulary,
     workers: int,
     block_bytes: int,
+    example_copies: int | None,
 ) -> Allowances:
     """Of what is left, the reader gets the most: its limits are what people run into. One huge document
     may use all of it and the caches too: they are given back first."""
@@ -131,11 +161,12 @@ def _with_rest(
     caches = max(needs["encoder caches"], workers * _cache_share(vocabulary, cache_bytes))
     reader = needs["reader"] + rest - (caches - needs["encoder caches"])
     word_limit = (caches + needs["blocks"] + reader) // (PEAK_BYTES_PER_WORD_BYTE + _TEXT_COPIES)
+    row_limit = max(reader // _ROW_COPIES, word_limit)
     return Allowances(
         workers=workers,
         block_bytes=block_bytes,
         cache_bytes=cache_bytes,
-        row_limit_bytes=max(reader // _ROW_COPIES, word_limit),
+        row_limit_bytes=reader // example_copies if example_copies else row_limit,
         word_limit_bytes=word_limit,
         needs=needs | {"encoder caches": caches, "reader": reader},
     )

@@ -96,7 +96,7 @@ def start_run(
         should_stop=should_stop,
         ranks=ranks,
         peak_flops=chosen.peak_flops,
-        boards=_boards(wandb, Path(out), settings) if ranks.leads else (),
+        boards=open_boards(wandb, Path(out), settings) if ranks.leads else (),
     )
     _refuse_standstill(result, settings)
     if ranks.world_size == 1 and result.steps >= _TELLING_STEPS:
@@ -143,7 +143,20 @@ def opening_lines(chosen: ChosenRun) -> list[str]:
     if chosen.hours is not None and chosen.speed is not None:
         took = format_seconds(3600 * chosen.hours)
         lines[1] += f"; about {took} in all ({chosen.speed.basis})"
+    if settings.init is not None:
+        lines.append(_start_line(settings))
     return [*lines, "Ctrl-C saves and stops; the same command goes on"]
+
+
+def _start_line(settings: RunSettings) -> str:
+    ends = f"down to {settings.final_learning_rate:g}" if settings.schedule == "cosine" else "flat"
+    line = (
+        f"from the weights of {settings.init}: learning rate {settings.learning_rate:g} after "
+        f"{settings.warmup_steps} steps, {ends}; weight decay {settings.weight_decay:g}"
+    )
+    if settings.epochs is not None:
+        line += f"; {settings.epochs:g} epoch{'' if settings.epochs == 1 else 's'}"
+    return line
 
 
 def _is_long(chosen: ChosenRun) -> bool:
@@ -157,7 +170,7 @@ def _share_of(budget: Budget, ranks: Ranks) -> Budget:
     return replace(budget, total_bytes=budget.total_bytes // ranks.local_world_size)
 
 
-def _boards(wandb: str | None, out: Path, settings: RunSettings) -> tuple[Board, ...]:
+def open_boards(wandb: str | None, out: Path, settings: RunSettings) -> tuple[Board, ...]:
     """A project of Weights & Biases, where one was named; the same run of it after every resume."""
     if wandb is None:
         return ()

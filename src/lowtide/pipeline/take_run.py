@@ -14,13 +14,12 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lowtide import __version__
-from lowtide.dataset.find_tokens import open_dataset
-from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import DoesNotFitError, LowtideError, UsageError
 from lowtide.events import Event, Listener, Note, Saved
 from lowtide.journal import LOG_NAME
 from lowtide.model.needs import bytes_of_checkpoint
 from lowtide.pipeline import folder as out_folder
+from lowtide.pipeline.run_source import OWN_NAMES, RunSource, stream_differences
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.storage.publish import storage_errors, sync_folder
 from lowtide.storage.sealed_json import JsonObject
@@ -42,7 +41,7 @@ _ASIDE = ".replaced"
 _LEFTOVER = re.compile(rf"\.({re.escape(RUN_NAME)}|{re.escape(LOG_NAME)}|{TOKENIZER})\.\d+\.tmp\Z")
 
 
-def check_run(folder: Path, settings: RunSettings, data: TokenDataset, *, restart: bool) -> None:
+def check_run(folder: Path, settings: RunSettings, source: RunSource, *, restart: bool) -> None:
     """What `take_run` would refuse, said before a large model is built; nothing is changed."""
     out_folder.check_folder(folder, out_folder.RUN)
     if (
@@ -50,14 +49,23 @@ def check_run(folder: Path, settings: RunSettings, data: TokenDataset, *, restar
     ):  # whose it is, the lock's holder finds
         return
     with storage_errors(folder, doing="read"):
-        _compare(folder, settings, dict(data.identity()))
+        _compare(folder, settings, source.stream)
 
 
 @contextmanager
 def take_run(
-    folder: Path, settings: RunSettings, data: TokenDataset, *, restart: bool, listen: Listener
+    folder: Path,
+    settings: RunSettings,
+    source: RunSource,
+    *,
+    restart: bool,
+    listen: Listener,
+    start: str | None = None,
 ) -> Iterator[Listener]:
-    """The folder is this process's alone inside. Yields a listener that lets go of the old run in time."""
+    """The folder is this process's alone inside. Yields a listener that lets go of the old run in time.
+
+    `start` is the digest of the weights that a new run starts from.
+    """
     if not folder.exists():  # what is refused leaves none behind
         _check_disk(folder, settings)
     out_folder.make_folder(folder, out_folder.RUN)
@@ -69,7 +77,7 @@ def take_run(
                 old.set_aside()
             _try_checkpoints(folder)
             _check_disk(folder, settings, freed=old.bytes)
-            _begin(folder, settings, data, listen)
+            _begin(folder, settings, source, listen, start)
             yield old.listening(listen)
         finally:
             old.end()
@@ -138,7 +146,7 @@ class _OldRun:
 
 def _left_by_a_run(folder: Path) -> list[Path]:
     """What a run wrote there, and nothing that somebody else did."""
-    named = [folder / name for name in (TOKENIZER, RUN_NAME, LOG_NAME)]
+    named = [folder / name for name in (TOKENIZER, RUN_NAME, LOG_NAME, *OWN_NAMES)]
     there = [path for path in named if path.exists()]
     return [*there, *folder.glob("events.out.tfevents.*.lowtide"), *find_checkpoints(folder)]
 
@@ -189,16 +197,23 @@ def _check_disk(folder: Path, settings: RunSettings, *, freed: int = 0) -> None:
         )
 
 
-def _begin(folder: Path, settings: RunSettings, data: TokenDataset, listen: Listener) -> None:
+def _begin(
+    folder: Path, settings: RunSettings, source: RunSource, listen: Listener, start: str | None
+) -> None:
     """The record of the run, or a comparison with the one that stands."""
-    stream: JsonObject = dict(data.identity())
     if find_checkpoints(folder):
-        _compare(folder, settings, stream)
+        _compare(folder, settings, source.stream)
         return
     # Nothing has been learnt by what an earlier start has written.
-    _copy_tokenizer(folder, data, listen)
+    _copy_tokenizer(folder, source, listen)
     write_run_record(
-        RunRecord(folder=folder, settings=settings, stream=stream, tool_version=__version__)
+        RunRecord(
+            folder=folder,
+            settings=settings,
+            stream=source.stream,
+            tool_version=__version__,
+            start=start,
+        )
     )
 
 
@@ -213,8 +228,7 @@ def _compare(folder: Path, settings: RunSettings, stream: JsonObject) -> None:
         )
     before = read_run_record(folder)
     changed = differences(before.settings, settings)
-    if before.stream != stream:
-        changed.append("the training data is another")
+    changed += stream_differences(before.stream, stream)
     if changed:
         raise UsageError(
             f"{folder} holds another run: {'; '.join(changed)}",
@@ -222,24 +236,20 @@ def _compare(folder: Path, settings: RunSettings, stream: JsonObject) -> None:
         )
 
 
-def _copy_tokenizer(folder: Path, data: TokenDataset, listen: Listener) -> None:
+def _copy_tokenizer(folder: Path, source: RunSource, listen: Listener) -> None:
     """So that the run can be sampled and exported without the data."""
-    record = data.tokenizer
     if (folder / TOKENIZER).is_dir():  # of a start that failed, perhaps for other data
         _remove(folder / TOKENIZER)
-    if record is None:
+    if source.tokenizer is None:
         return
     from lowtide.tokenizer.tokenizer import Tokenizer
     from lowtide.tokenizer.vocabulary import load_vocabulary
 
-    manifest = open_dataset(data.settings.path, tokenizer=data.settings.tokenizer).manifest
-    made_by = manifest.settings.get("tokenizer") if manifest is not None else None
-    source = data.settings.tokenizer or str(made_by or record.name)
     try:
-        vocabulary = load_vocabulary(source)
+        vocabulary = load_vocabulary(source.tokenizer)
     except LowtideError as reason:  # it lay somewhere else
         text = f"no tokenizer is copied into the run, so nothing is sampled: {reason.problem}"
         listen(Note(text=text, level="warning"))
         return
-    if vocabulary.fingerprint == record.fingerprint:
+    if vocabulary.fingerprint == source.fingerprint:
         Tokenizer(vocabulary).save(folder / TOKENIZER)

@@ -208,10 +208,29 @@ def _encode_all(run: ShardRun, prepared: Prepared, watch: Watch, listen: Listene
                 f"an allocation beyond the budget was refused ({cause or 'out of memory'})",
                 remedy="pass a larger `--memory`; the same command goes on where it was",
             ) from cause
-    if not run.counts.documents:
+    if prepared.settings.examples:
+        _refuse_nothing_learnt(run)
+    elif not run.counts.documents:
         raise DataError(
             "the inputs hold no text at all",
             remedy="check the paths and `--column` or `--separator`",
+        )
+
+
+def _refuse_nothing_learnt(run: ShardRun) -> None:
+    counts = run.counts
+    if not counts.documents:
+        left_out = f": {format_count(counts.bad_count)} rows were left out" if counts.bad else ""
+        first = f", the first because {counts.bad[0].reason}" if counts.bad else ""
+        raise DataError(
+            f"the inputs hold no example{left_out}{first}",
+            remedy="check the paths, `--examples` and `--column`",
+        )
+    if not counts.tokens:
+        raise DataError(
+            f"nothing is left of {format_count(counts.documents)} examples: "
+            f"{format_count(counts.too_long)} were too long",
+            remedy="pass a larger `--context`, or `--too-long split`",
         )
 
 

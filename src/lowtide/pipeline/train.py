@@ -7,32 +7,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 
 from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import UsageError
 from lowtide.events import Listener, Note, ignore
-from lowtide.journal import LOG_NAME, rewind
-from lowtide.memory.allocator import keep_large_pieces
 from lowtide.memory.budget import Budget, choose_budget
 from lowtide.memory.limits import machine_limit
-from lowtide.pipeline.follow_run import follow_run
-from lowtide.pipeline.stop_run import RunGuard
-from lowtide.pipeline.stop_signals import listen_for_stops
-from lowtide.pipeline.take_run import check_run, take_run
+from lowtide.pipeline.open_run import follow, open_run
+from lowtide.pipeline.run_source import dataset_source
 from lowtide.pipeline.watch_run import ShouldStop
-from lowtide.training.build import build_model, device_of
-from lowtide.training.checkpoint import load_newest
-from lowtide.training.data_parallel import Ranks, joined, wait_for_all
-from lowtide.training.gpu_memory import peak_of_gpu, read_gpu_use
-from lowtide.training.loop import Loop, Surroundings
-from lowtide.training.optimizer import make_optimizer
-from lowtide.training.run_folder import TOKENIZER
+from lowtide.training.data_parallel import Ranks
+from lowtide.training.gpu_memory import peak_of_gpu
+from lowtide.training.loop import Loop
 from lowtide.training.run_results import TrainedRun
-from lowtide.training.sample_text import Sampler
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import RunSettings, steps_for
 from lowtide.training.tensorboard import Board
 
 _FEWEST_WINDOWS = 16
@@ -64,25 +53,21 @@ def train(
         budget = choose_budget(budget, machine_limit(), generous=True)
     datasets = _open_data(settings, listen)
     _check_share(settings, ranks)
-    device = device_of(settings, ranks)
-    check_run(folder, settings, datasets[0], restart=restart)
-    if device.type == "cpu":
-        keep_large_pieces()
-    with ExitStack() as stack:
-        if should_stop is None:
-            should_stop = stack.enter_context(listen_for_stops())
-        stack.enter_context(joined(ranks, settings.device))
-        model = build_model(settings, device)
-        optimizer = make_optimizer(model, settings)
-        if ranks.leads:
-            listen = stack.enter_context(
-                take_run(folder, settings, datasets[0], restart=restart, listen=listen)
-            )
-        wait_for_all()
-        state = load_newest(folder, model, optimizer)
+    _check_epochs(settings, datasets[0])
+    with open_run(
+        folder,
+        settings,
+        dataset_source(datasets[0]),
+        budget=budget,
+        restart=restart,
+        listen=listen,
+        should_stop=should_stop,
+        ranks=ranks,
+    ) as run:
+        state, learner = run.state, run.learner
         if 0 < state.step < settings.steps:
             text = f"going on after step {state.step}: the checkpoint stands and is verified"
-            listen(Note(text=text))
+            run.listen(Note(text=text))
         if state.step >= settings.steps:
             return TrainedRun(
                 folder=folder,
@@ -91,39 +76,17 @@ def train(
                 micro_batch=settings.micro_batch,
                 already_done=True,
             )
-        if ranks.leads:
-            rewind(folder / LOG_NAME, state.step)
-            listen = stack.enter_context(
-                follow_run(
-                    folder,
-                    settings,
-                    listen,
-                    after_step=state.step,
-                    budget_bytes=budget.total_bytes,
-                    boards=boards,
-                )
-            )
-        if not ranks.leads:
-            listen = ignore
-        read_gpu = partial(read_gpu_use, device) if device.type == "cuda" else None
-        around = Surroundings(
-            run=folder,
-            ranks=ranks,
-            listen=listen,
-            why_stop=RunGuard(folder, budget, should_stop, listen, read_gpu=read_gpu).look,
-            write_sample=Sampler(folder / TOKENIZER, settings.seed),
-            peak_flops=peak_flops,
-        )
         begun_at = state.step
-        loop = Loop(settings, model, optimizer, datasets, state, around)
-        state = loop.run()
+        with follow(run, boards=boards, peak_flops=peak_flops) as around:
+            loop = Loop(settings, learner.model, learner.optimizer, datasets, state, around)
+            state = loop.run()
     return TrainedRun(
         folder=folder,
         state=state,
         seconds=time.monotonic() - started,
         micro_batch=loop.settings.micro_batch,
         steps=state.step - begun_at,
-        gpu_bytes=peak_of_gpu(device),
+        gpu_bytes=peak_of_gpu(learner.device),
         train_loss=loop.pace.mean_loss,
         tokens_per_second=loop.pace.tokens_per_second,
     )
@@ -148,6 +111,7 @@ def _open_data(settings: RunSettings, listen: Listener) -> tuple[TokenDataset, T
             f"knows {shape.vocabulary_size}",
             remedy=f"plan again for this dataset, or set `vocabulary_size = {named.vocabulary_size}`",
         )
+    _warn_of_cut_examples(train_set, listen)
     try:
         val_set = TokenDataset(
             settings.data,
@@ -167,6 +131,33 @@ def _open_data(settings: RunSettings, listen: Listener) -> tuple[TokenDataset, T
         )
         listen(Note(text=text, level="warning"))
     return train_set, val_set
+
+
+def _warn_of_cut_examples(data: TokenDataset, listen: Listener) -> None:
+    record = data.examples
+    if record is not None and record.context > data.context:
+        text = (
+            f"examples may have {record.context} tokens, and a window {data.context}: longer ones are cut. "
+            f"`lowtide tokenize --context {data.context}` deals with them as `--too-long` says"
+        )
+        listen(Note(text=text, level="warning"))
+
+
+def _check_epochs(settings: RunSettings, data: TokenDataset) -> None:
+    """Steps and epochs both say where a run ends, and must say the same."""
+    if settings.epochs is None:
+        return
+    steps = steps_for(
+        settings.epochs,
+        window_count=data.window_count,
+        windows_per_step=settings.windows_per_step,
+    )
+    if steps != settings.steps:
+        raise UsageError(
+            f"{settings.epochs:g} epochs of {data.window_count} windows are {steps} steps, and not "
+            f"{settings.steps}",
+            remedy=f"set `steps = {steps}`, or leave `epochs` out",
+        )
 
 
 def _check_share(settings: RunSettings, ranks: Ranks) -> None:

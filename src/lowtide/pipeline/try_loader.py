@@ -18,7 +18,7 @@ def try_loader(
     split: str = "train",
     context: int = 1024,
     batch_size: int = 32,
-    windows: WindowKind = "contiguous",
+    windows: WindowKind | None = None,
     seconds: float = 3.0,
     tokenizer: str | None = None,
 ) -> LoaderCheck:

@@ -37,10 +37,13 @@ def _facts(plan: Plan) -> list[str]:
     if not data.vocabulary_known:
         vocabulary += " (assumed: nothing names the tokenizer, `--tokenizer` does)"
     speed = "speed not known" if machine.peak_flops is None else _peak_speed(plan)
+    learnt = data.learnt_tokens
+    examples = "" if learnt is None else f" in examples, {format_count(learnt)} of them learnt"
     held = f", {data.val_fraction:.1%} of it held out" if data.val_fraction else ""
     return _rows(
         [
-            ("data", f"{data.path}: {format_count(data.train_tokens)} tokens to train on{held}, {vocabulary}"),
+            ("data", f"{data.path}: {format_count(data.train_tokens)} tokens to train on{examples}{held}, "
+             f"{vocabulary}"),
             ("machine", f"{machine.name} ({machine.found}), {format_bytes(machine.total_bytes)}, {speed}"),
         ]
     )  # fmt: skip

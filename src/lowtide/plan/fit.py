@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from lowtide.model.needs import MemoryNeeds, Recipe, StepKind, peak_of_run
+from lowtide.model.needs import AttentionKind, MemoryNeeds, Recipe, StepKind, peak_of_run
 from lowtide.model.shape import ModelShape
 from lowtide.plan.machine import Machine
 
@@ -34,7 +34,13 @@ class Fit:
     needs: MemoryNeeds
 
 
-def step_kind(machine: Machine, recipe: Recipe, *, accumulating: bool = True) -> StepKind:
+def step_kind(
+    machine: Machine,
+    recipe: Recipe,
+    *,
+    accumulating: bool = True,
+    attention: AttentionKind = "window",
+) -> StepKind:
     """How a step runs there: compiled and in bfloat16 on a GPU that has it."""
     return StepKind(
         recipe=recipe,
@@ -42,14 +48,21 @@ def step_kind(machine: Machine, recipe: Recipe, *, accumulating: bool = True) ->
         precision="bfloat16" if machine.bfloat16 else "float32",
         accumulating=accumulating,
         device=machine.device,
+        attention=attention,
     )
 
 
-def fit_recipes(shape: ModelShape, machine: Machine, *, windows_per_step: int) -> list[RecipeFit]:
+def fit_recipes(
+    shape: ModelShape,
+    machine: Machine,
+    *,
+    windows_per_step: int,
+    attention: AttentionKind = "window",
+) -> list[RecipeFit]:
     """Every recipe with its largest micro-batch, which is never more than a whole step."""
     found = []
     for recipe in RECIPES:
-        kind = step_kind(machine, recipe)
+        kind = step_kind(machine, recipe, attention=attention)
         largest = largest_micro_batch(shape, kind, machine.budget_bytes, most=windows_per_step)
         found.append(RecipeFit(recipe=recipe, largest_micro_batch=largest, kind=kind))
     return found
@@ -80,13 +93,7 @@ def choose_fit(shape: ModelShape, recipes: list[RecipeFit], *, windows_per_step:
     while windows_per_step % parts:  # equal parts: a short last one would waste a pass
         parts += 1
     micro_batch = windows_per_step // parts
-    kind = StepKind(
-        recipe=chosen.kind.recipe,
-        compiled=chosen.kind.compiled,
-        precision=chosen.kind.precision,
-        accumulating=parts > 1,
-        device=chosen.kind.device,
-    )
+    kind = replace(chosen.kind, accumulating=parts > 1)
     return Fit(
         recipe=chosen.recipe,
         micro_batch=micro_batch,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from lowtide.dataset.settings import WindowKind
 from lowtide.errors import DoesNotFitError, UsageError
-from lowtide.model.needs import bytes_of_checkpoint, peak_of_run
+from lowtide.model.needs import AttentionKind, bytes_of_checkpoint, peak_of_run
 from lowtide.model.shape import SHAPES, ModelShape, find_shape
 from lowtide.plan.advise import (
     CHINCHILLA,
@@ -26,7 +27,7 @@ from lowtide.units import format_bytes, format_count
 REASONABLE_HOURS = 7 * 24
 """Without `--hours`, a model that takes longer than a week is not recommended."""
 
-_MOST_BETWEEN_EVALUATIONS, _MOST_BETWEEN_CHECKPOINTS = 250, 1000
+MOST_BETWEEN_EVALUATIONS, MOST_BETWEEN_CHECKPOINTS = 250, 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +42,18 @@ class PlanData:
     """As it was named, for files that do not name theirs."""
     val_fraction: float | None
     """Share to hold out, where there is no val."""
+    learnt_tokens: int | None = None
+    """Of examples, those that are targets; None for text, which all is."""
+
+    @property
+    def windows(self) -> WindowKind:
+        """Examples are packed whole; text is cut as it comes."""
+        return "contiguous" if self.learnt_tokens is None else "document"
+
+    @property
+    def attention(self) -> AttentionKind:
+        """No example looks into another."""
+        return "window" if self.learnt_tokens is None else "document"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -123,7 +136,7 @@ def make_plan(data: PlanData, machine: Machine, wishes: Wishes) -> Plan:
     _check(wishes, machine)
     shapes = {wishes.model: find_shape(wishes.model)} if wishes.model else SHAPES
     context = wishes.context
-    if data.train_tokens <= (context or 1024):
+    if data.windows == "contiguous" and data.train_tokens <= (context or 1024):
         raise UsageError(
             f"{data.path} has {format_count(data.train_tokens)} tokens to train on, too few for windows of "
             f"{context or 1024}",
@@ -160,7 +173,7 @@ def plan_model(
         )
         batch = choose_batch_tokens(shape, int(run.value), wanted=wishes.batch_tokens)
         windows = int(batch.value) // shape.context
-        recipes = fit_recipes(shape, machine, windows_per_step=windows)
+        recipes = fit_recipes(shape, machine, windows_per_step=windows, attention=data.attention)
         fit = choose_fit(shape, recipes, windows_per_step=windows)
         speed = predict_speed(shape, machine, fit.recipe if fit else "fast")
         if wishes.hours is None or wishes.tokens is not None or speed is None:
@@ -189,15 +202,17 @@ def make_settings(chosen: ModelPlan, data: PlanData, machine: Machine) -> RunSet
         data=data.path,
         val_fraction=data.val_fraction,
         tokenizer=data.tokenizer,
+        windows=data.windows,
+        attention=data.attention,
         batch_tokens=batch_tokens,
         micro_batch=chosen.fit.micro_batch,
         steps=chosen.steps,
         learning_rate=rate,
         final_learning_rate=choose_final_rate(rate).value,
         warmup_steps=int(choose_warmup(chosen.steps, batch_tokens).value),
-        evaluate_every=_now_and_then(chosen.steps, most=_MOST_BETWEEN_EVALUATIONS),
-        checkpoint_every=_now_and_then(chosen.steps, most=_MOST_BETWEEN_CHECKPOINTS),
-        sample_every=_now_and_then(chosen.steps, most=_MOST_BETWEEN_CHECKPOINTS),
+        evaluate_every=now_and_then(chosen.steps, most=MOST_BETWEEN_EVALUATIONS),
+        checkpoint_every=now_and_then(chosen.steps, most=MOST_BETWEEN_CHECKPOINTS),
+        sample_every=now_and_then(chosen.steps, most=MOST_BETWEEN_CHECKPOINTS),
         recipe=chosen.fit.recipe,
         compiled=chosen.fit.kind.compiled,
         precision=chosen.fit.kind.precision,
@@ -205,7 +220,7 @@ def make_settings(chosen: ModelPlan, data: PlanData, machine: Machine) -> RunSet
     )
 
 
-def _now_and_then(steps: int, *, most: int) -> int:
+def now_and_then(steps: int, *, most: int) -> int:
     """Ten times in a short run, and at least once in `most` steps of a long one."""
     return min(most, max(1, steps // 10))
 
@@ -287,7 +302,7 @@ def _does_not_fit(
     models: tuple[ModelPlan, ...], data: PlanData, machine: Machine, wishes: Wishes
 ) -> DoesNotFitError:
     one = models[0]
-    needs = peak_of_run(one.shape, 1, step_kind(machine, "leanest"))
+    needs = peak_of_run(one.shape, 1, step_kind(machine, "leanest", attention=data.attention))
     problem = (
         f"{one.name} needs {format_bytes(needs.total)} for one window of {one.shape.context} tokens with the "
         f"leanest recipe, and {machine.name} has {format_bytes(machine.budget_bytes)} for it"

@@ -123,6 +123,8 @@ def _reasons(plan: Plan) -> dict[str, str]:
         "clip": "GPT-3's; longer gradients are shortened to it",
         "recipe": _recipe_reason(settings.recipe),
         "precision": "there is no bfloat16 to gain from" if not plan.machine.bfloat16 else "",
+        "windows": "examples are packed whole" if settings.windows == "document" else "",
+        "attention": "no example looks into another" if settings.attention == "document" else "",
         "val_fraction": "held out of train, for there is no val" if settings.val_fraction else "",
         "compiled": f"hours assume {UTILISATION:.0%} of the peak" if settings.compiled else "",
     }

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
+from lowtide.report.examples import example_rows, learnt_row, marked_lines
 from lowtide.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from lowtide.dataset.check import LoaderCheck
     from lowtide.shards.describe import DatasetFacts, Sample, SplitFacts
-    from lowtide.shards.manifest import DatasetManifest
+    from lowtide.shards.manifest import DatasetManifest, SplitRecord
     from lowtide.shards.verify import Verification
 
 SCHEMA_VERSION = 1
@@ -72,9 +73,15 @@ def show_exported(out: str, manifest: DatasetManifest, *, as_json: bool) -> None
 
 
 def show_inspection(
-    facts: DatasetFacts, samples: Sequence[Sample], *, note: str, context: int, as_json: bool
+    facts: DatasetFacts,
+    samples: Sequence[Sample],
+    *,
+    note: str,
+    context: int,
+    as_json: bool,
+    colour: bool = False,
 ) -> None:
-    """A dataset in figures, then some of its documents."""
+    """A dataset in figures, then some of its documents; of examples, with the learnt part marked."""
     if as_json:
         print_json({"facts": facts, "samples": list(samples), "note": note})
         return
@@ -87,16 +94,26 @@ def show_inspection(
     if facts.bytes_per_token is not None:
         size = format_bytes(facts.text_bytes or 0)
         rows.append(("text", f"{size}, {facts.bytes_per_token:.2f} bytes a token"))
+    rows += example_rows(facts.examples) if facts.examples else []
     for split in facts.splits:
         rows += _split_rows(split, context)
     rows += _left_out_rows(facts.bad_rows, facts.empty_documents)
     print_rows(rows)
     for sample in samples:
-        place = f"document {sample.document.number} of {sample.split}"
-        click.echo(f"\n{place}, {_many(sample.document.tokens, 'token')}")
-        click.echo(f"  {_one_line(sample.text)}")
+        _show_sample(sample, colour=colour)
     if note:
         _note(note)
+
+
+def _show_sample(sample: Sample, *, colour: bool) -> None:
+    thing = "document" if sample.learnt is None else "example"
+    place = f"{thing} {sample.document.number} of {sample.split}"
+    click.echo(f"\n{place}, {_many(sample.document.tokens, 'token')}")
+    if sample.learnt is None:
+        click.echo(f"  {_one_line(sample.text)}")
+        return
+    for line in marked_lines(sample, colour=colour):
+        click.echo(f"  {line}", color=colour)
 
 
 def show_loader(found: LoaderCheck, *, as_json: bool) -> None:
@@ -164,6 +181,10 @@ def show_proof(found: Verification, *, compared: int, why_no_more: str, as_json:
     print_rows([*rows, ("verdict", verdict)])
     for problem in found.problems:
         click.echo(f"  - {problem}")
+    if found.problems:
+        click.echo(
+            "hint: put what is named here back from a copy, or make the dataset again", err=True
+        )
 
 
 def show_estimate(
@@ -177,25 +198,31 @@ def show_estimate(
 
 
 def _counts(manifest: DatasetManifest) -> dict[str, object]:
-    return {
+    found: dict[str, object] = {
         "tokens": manifest.tokens,
         "documents": manifest.documents,
         "text_bytes": manifest.text_bytes,
         "bad_rows": manifest.bad_rows,
         "empty_documents": manifest.empty_documents,
-        "splits": {
-            name: {"tokens": split.tokens, "documents": split.documents, "files": len(split.shards)}
-            for name, split in manifest.splits.items()
-        },
+        "splits": {name: _split_counts(split) for name, split in manifest.splits.items()},
     }
+    return found | ({"examples": manifest.examples} if manifest.examples else {})
+
+
+def _split_counts(split: SplitRecord) -> dict[str, int]:
+    found = {"tokens": split.tokens, "documents": split.documents, "files": len(split.shards)}
+    return found | ({"learnt_tokens": split.learnt.tokens} if split.learnt else {})
 
 
 def _manifest_rows(manifest: DatasetManifest) -> Rows:
     rows: Rows = []
+    rows += example_rows(manifest.examples) if manifest.examples else []
     for name, split in manifest.splits.items():
         documents = f", {_many(split.documents, 'document')}" if split.index else ""
         holds = f"{_many(split.tokens, 'token')}{documents}, {_many(len(split.shards), 'file')}"
         rows.append((name, holds if split.tokens else "nothing"))
+        if split.learnt:
+            rows.append(learnt_row(split.learnt.tokens, split.tokens))
     if manifest.text_bytes and manifest.tokens:
         per_token = manifest.text_bytes / manifest.tokens
         rows.append(("text", f"{format_bytes(manifest.text_bytes)}, {per_token:.2f} bytes a token"))
@@ -218,6 +245,8 @@ def _split_rows(split: SplitFacts, context: int) -> Rows:
     documents = "" if split.documents is None else f", {_many(split.documents, 'document')}"
     files = f"{_many(split.files, 'file')}, {format_bytes(split.stored_bytes)}"
     rows = [(split.name, f"{_many(split.tokens, 'token')}{documents}, {files}")]
+    if split.learnt_tokens is not None:
+        rows.append(learnt_row(split.learnt_tokens, split.tokens))
     if split.longest_documents:
         longest = [
             f"{format_count(one.tokens)} (document {one.number})" for one in split.longest_documents
@@ -227,6 +256,8 @@ def _split_rows(split: SplitFacts, context: int) -> Rows:
     seen = f"{windows} of {context} tokens an epoch (`--loader` runs one)"
     if split.tokens <= context:
         seen = f"too short for windows of {context} tokens"
+    if split.learnt_tokens is not None:
+        seen = f"packed into windows of {context} tokens (`--loader` runs an epoch)"
     rows.append(("  loader", seen))
     return rows
 

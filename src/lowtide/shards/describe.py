@@ -11,11 +11,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowtide.shards.layout import Format, Placement, TokenArray
-from lowtide.shards.manifest import TokenizerRecord
+from lowtide.shards.layout import SPLITS, Format, Placement, TokenArray
+from lowtide.shards.learnt import BitArray
+from lowtide.shards.manifest import DatasetManifest, ExamplesRecord, TokenizerRecord
 from lowtide.shards.read import Dataset, TokenSplit
 
 LONGEST_SHOWN = 5
+_SHOWN_TEXT_TOKENS = 64
+_SHOWN_EXAMPLE_TOKENS = 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,11 +44,20 @@ class SplitFacts:
     shortest_document_tokens: int | None
     longest_documents: tuple[DocumentFact, ...]
     """Longest first; of equals, the earlier."""
+    learnt_tokens: int | None = None
+    """None for text, of which all tokens are learnt."""
 
     @property
     def tokens_per_document(self) -> float | None:
         """The mean; None without documents."""
         return self.tokens / self.documents if self.documents else None
+
+    @property
+    def learnt_share(self) -> float | None:
+        """Of the tokens; None for text, and without tokens."""
+        if self.learnt_tokens is None or not self.tokens:
+            return None
+        return self.learnt_tokens / self.tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,6 +74,8 @@ class DatasetFacts:
     inputs: int
     bad_rows: int
     empty_documents: int
+    examples: ExamplesRecord | None = None
+    """None for text and for a peer's files."""
 
     @property
     def tokens(self) -> int:
@@ -88,6 +102,10 @@ class Sample:
     document: DocumentFact
     text: str
     shown_tokens: int
+    learnt: tuple[tuple[int, int], ...] | None = None
+    """Stretches of the shown tokens that are learnt, as [start, end); None for text."""
+    learnt_text: tuple[tuple[int, int], ...] | None = None
+    """The same stretches in characters of `text`."""
 
 
 def describe_dataset(dataset: Dataset, *, longest: int = LONGEST_SHOWN) -> DatasetFacts:
@@ -99,11 +117,15 @@ def describe_dataset(dataset: Dataset, *, longest: int = LONGEST_SHOWN) -> Datas
         token_bytes=files[0].dtype.itemsize if files else 2,
         eot=dataset.eot,
         tokenizer=dataset.tokenizer,
-        splits=tuple(_describe_split(split, longest) for split in dataset.splits.values()),
+        splits=tuple(
+            _describe_split(split, longest, _learnt_tokens(manifest, split))
+            for split in dataset.splits.values()
+        ),
         text_bytes=manifest.text_bytes if manifest else None,
         inputs=len(manifest.inputs) if manifest else 0,
         bad_rows=manifest.bad_rows if manifest else 0,
         empty_documents=manifest.empty_documents if manifest else 0,
+        examples=manifest.examples if manifest else None,
     )
 
 
@@ -112,13 +134,18 @@ def sample_documents(
     decode: Callable[[TokenArray], str],
     *,
     count: int = 3,
-    longest_tokens: int = 64,
+    longest_tokens: int | None = None,
 ) -> list[Sample]:
-    """The beginnings of `count` documents, spread evenly over the largest split."""
+    """The beginnings of `count` documents, spread evenly over the largest split.
+
+    So much of each as one can read; of examples more, for what is learnt stands at their end.
+    """
     split = max(dataset.splits.values(), key=lambda one: one.tokens)
     documents = split.document_count
     if not documents:
         return []
+    if longest_tokens is None:
+        longest_tokens = _SHOWN_TEXT_TOKENS if split.learnt is None else _SHOWN_EXAMPLE_TOKENS
     numbers = sorted({documents * k // count for k in range(count)})
     return [_sample(split, number, decode, longest_tokens) for number in numbers]
 
@@ -128,15 +155,51 @@ def _sample(
 ) -> Sample:
     start, end = split.document(number)
     stop = min(end, start + longest_tokens)
+    ids = split.read(start, stop)
+    text = decode(ids)
+    learnt = None if split.learnt is None else _stretches(split.learnt.read(start, stop))
     return Sample(
         split=split.name,
         document=DocumentFact(number=number, start=start, tokens=end - start),
-        text=decode(split.read(start, stop)),
+        text=text,
         shown_tokens=stop - start,
+        learnt=learnt,
+        learnt_text=None if learnt is None else _in_characters(learnt, ids, text, decode),
     )
 
 
-def _describe_split(split: TokenSplit, longest: int) -> SplitFacts:
+def _stretches(flags: BitArray) -> tuple[tuple[int, int], ...]:
+    """`0 1 1 0 1` is `(1, 3), (4, 5)`."""
+    borders = np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0))
+    return tuple((int(a), int(b)) for a, b in borders.reshape(-1, 2))
+
+
+def _in_characters(
+    stretches: tuple[tuple[int, int], ...],
+    ids: TokenArray,
+    text: str,
+    decode: Callable[[TokenArray], str],
+) -> tuple[tuple[int, int], ...]:
+    """Where stretches of tokens lie in their text. A border inside a character moves before it."""
+
+    def place(tokens: int) -> int:
+        before = decode(ids[:tokens])
+        same = (
+            at for at, (one, other) in enumerate(zip(before, text, strict=False)) if one != other
+        )
+        return next(same, min(len(before), len(text)))
+
+    return tuple((place(a), place(b)) for a, b in stretches)
+
+
+def _learnt_tokens(manifest: DatasetManifest | None, split: TokenSplit) -> int | None:
+    if manifest is None or split.name not in SPLITS:
+        return None
+    learnt = manifest.splits[split.name].learnt
+    return learnt.tokens if learnt else None
+
+
+def _describe_split(split: TokenSplit, longest: int, learnt_tokens: int | None) -> SplitFacts:
     shortest, longest_documents = _extremes(split, longest)
     return SplitFacts(
         name=split.name,
@@ -146,6 +209,7 @@ def _describe_split(split: TokenSplit, longest: int) -> SplitFacts:
         stored_bytes=sum(file.file_bytes for file in split.files),
         shortest_document_tokens=shortest,
         longest_documents=longest_documents,
+        learnt_tokens=learnt_tokens,
     )
 
 

@@ -12,8 +12,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias, cast
 
-import numpy as np
-
 from lowtide.errors import UsageError, VerificationError
 from lowtide.shards.layout import (
     DEFAULT_SHARD_TOKENS,
@@ -27,6 +25,7 @@ from lowtide.shards.layout import (
     Split,
     TokenArray,
 )
+from lowtide.shards.learnt import LearntBits
 from lowtide.shards.manifest import (
     DatasetManifest,
     InputRecord,
@@ -38,6 +37,7 @@ from lowtide.shards.manifest import (
     write_manifest,
 )
 from lowtide.shards.mark import WriterMark
+from lowtide.shards.move_end_of_text import pieces_with_ends
 from lowtide.shards.read import Dataset, TokenSplit, open_dataset
 from lowtide.shards.verify import verify_dataset
 from lowtide.shards.write import SplitWriter
@@ -89,7 +89,8 @@ def export_dataset(
     """Write `dataset` to the folder `out` in another format, and return its manifest.
 
     `eot` moves the end-of-text token ("end" or "start"); None means where the format's readers
-    expect it. What this very export left unfinished is gone on with, what it finished stands.
+    expect it. Learnt bits go along; with them it stays where it is. What this very export left
+    unfinished is gone on with, what it finished stands.
     """
     tokenizer = _needed_tokenizer(dataset)
     layout = ShardLayout(
@@ -136,6 +137,8 @@ def _needed_tokenizer(dataset: Dataset) -> TokenizerRecord:
 
 def _placement(dataset: Dataset, to: Format, wanted: Placement | None) -> Placement:
     """Where end-of-text will stand. It can be moved; it can be neither added nor removed."""
+    if any(split.learnt for split in dataset.splits.values()):
+        return _unmoved(dataset, wanted)
     if wanted is None:
         movable = dataset.eot != "none" and _end_of_text(dataset) is not None
         return _HABIT.get(to, dataset.eot) if movable else dataset.eot
@@ -145,6 +148,17 @@ def _placement(dataset: Dataset, to: Format, wanted: Placement | None) -> Placem
             remedy=f"tokenize again with `--eot {wanted}`",
         )
     return wanted
+
+
+def _unmoved(dataset: Dataset, wanted: Placement | None) -> Placement:
+    """Examples keep theirs: moved, every token would have its neighbour's learnt bit."""
+    if wanted not in (None, dataset.eot):
+        raise UsageError(
+            f"{dataset.path} holds examples with learnt bits: end-of-text stands at {dataset.eot!r} "
+            f"and cannot be put at {wanted!r} by a copy",
+            remedy=f"leave `--eot` out, or tokenize again with `--eot {wanted}`",
+        )
+    return dataset.eot
 
 
 def _end_of_text(dataset: Dataset) -> int | None:
@@ -168,7 +182,9 @@ def _check_source(dataset: Dataset) -> None:
 
 def _fingerprints(dataset: Dataset) -> tuple[InputRecord, ...]:
     """The source's files: for its manifest where it has none, and to know the job again."""
-    paths = [file.path for split in dataset.splits.values() for file in split.files]
+    splits = dataset.splits.values()
+    paths = [file.path for split in splits for file in split.files]
+    paths += [split.learnt.path for split in splits if split.learnt]
     return tuple(
         InputRecord(
             name=path.name,
@@ -238,87 +254,34 @@ def _copy_splits(
 ) -> dict[Split, SplitRecord]:
     records: dict[Split, SplitRecord] = {}
     for name, split in dataset.splits.items():
-        with _open_writer(out, state, cast(Split, name)) as writer:
+        has_bits = split.learnt is not None
+        with _open_writer(out, state, cast(Split, name), learnt=has_bits) as writer:
             counter.add(writer.tokens)
-            stream = _pieces(dataset, split, state.job, writer)
+            stream = _pieces_left(dataset, split, state.job, writer)
             state = _checkpoint(out, state, writer)
-            while _copy(stream, writer, counter, checkpoint_tokens):
+            while _copy(stream, split.learnt, writer, counter, checkpoint_tokens):
                 state = _checkpoint(out, state, writer)
             assert writer.tokens == split.tokens, "a copy is as long as its source"
             shards, index = writer.seal()
-        records[cast(Split, name)] = SplitRecord(shards=tuple(shards), index=index)
+            record = SplitRecord(shards=tuple(shards), index=index, learnt=writer.learnt)
+        records[cast(Split, name)] = record
     return records
 
 
-def _copy(
-    pieces: Iterator[tuple[TokenArray, EndArray]],
-    writer: SplitWriter,
-    counter: _Counter,
-    least_tokens: int,
-) -> bool:
-    """Copy at least so many tokens; False when the stream had no more than was copied."""
-    goal = writer.tokens + least_tokens
-    for ids, ends in pieces:
-        writer.append(ids, ends)
-        counter.add(len(ids))
-        if writer.tokens >= goal:
-            return True
-    return False
-
-
-def _open_writer(out: Path, state: _State, split: Split) -> SplitWriter:
-    mark = state.marks.get(split)
-    if mark is None:
-        return SplitWriter.start(out, state.job.layout, split)
-    return SplitWriter.resume(out, state.job.layout, mark)
-
-
-def _checkpoint(out: Path, state: _State, writer: SplitWriter) -> _State:
-    after = state.after(writer.mark())
-    _store(out, after)
-    writer.publish_finished()
-    return after
-
-
-def _pieces(
+def _pieces_left(
     dataset: Dataset, split: TokenSplit, job: _Job, writer: SplitWriter
 ) -> Iterator[tuple[TokenArray, EndArray]]:
     """What the writer has not seen yet, with end-of-text where the job wants it."""
-    end_of_text = _end_of_text(dataset)
-    if dataset.eot == job.eot or end_of_text is None or not split.tokens:
-        tokens = split.stream(writer.tokens)
-    else:
-        _check_movable(dataset, split, end_of_text)
-        move = _eot_in_front if job.eot == "start" else _eot_behind
-        tokens = move(split, writer.tokens, end_of_text)
     if split.documents is None:
         _check_no_index_needed(split, job)
-        return ((piece, np.empty(0, dtype=np.int64)) for piece in tokens)
-    ends = split.document_ends(writer.documents)
-    return _with_ends(tokens, ends, writer.tokens)
-
-
-def _eot_in_front(split: TokenSplit, start: int, end_of_text: int) -> Iterator[TokenArray]:
-    """Documents `a b E | c E` as `E a b | E c`: the stream one place later, from `start` on."""
-    if start == 0:
-        yield np.array([end_of_text], dtype="<u4")
-    yield from split.stream(max(0, start - 1), split.tokens - 1)
-
-
-def _eot_behind(split: TokenSplit, start: int, end_of_text: int) -> Iterator[TokenArray]:
-    """Documents `E a b | E c` as `a b E | c E`: the stream one place earlier."""
-    if start < split.tokens:
-        yield from split.stream(start + 1)
-        yield np.array([end_of_text], dtype="<u4")
-
-
-def _check_movable(dataset: Dataset, split: TokenSplit, end_of_text: int) -> None:
-    at = split.tokens - 1 if dataset.eot == "end" else 0
-    if int(split.read(at, at + 1)[0]) != end_of_text:
-        raise VerificationError(
-            f"end-of-text does not stand at the {dataset.eot} of split {split.name}",
-            remedy=f"keep it where it is with `--eot {dataset.eot}`",
-        )
+    return pieces_with_ends(
+        split,
+        source_eot=dataset.eot,
+        eot=job.eot,
+        end_of_text=_end_of_text(dataset),
+        tokens=writer.tokens,
+        documents=writer.documents,
+    )
 
 
 def _check_no_index_needed(split: TokenSplit, job: _Job) -> None:
@@ -329,22 +292,36 @@ def _check_no_index_needed(split: TokenSplit, job: _Job) -> None:
         )
 
 
-def _with_ends(
-    tokens: Iterator[TokenArray], more_ends: Iterator[EndArray], start: int
-) -> Iterator[tuple[TokenArray, EndArray]]:
-    """Pieces of tokens, each with the document ends that lie in it, counted from its start."""
-    ends = np.empty(0, dtype=np.int64)
-    for piece in tokens:
-        stop = start + len(piece)
-        while not len(ends) or ends[-1] <= stop:
-            more = next(more_ends, None)
-            if more is None:
-                break
-            ends = np.concatenate([ends, more])
-        here = int(np.searchsorted(ends, stop, side="right"))
-        yield piece, ends[:here] - start
-        ends = ends[here:]
-        start = stop
+def _copy(
+    pieces: Iterator[tuple[TokenArray, EndArray]],
+    learnt: LearntBits | None,
+    writer: SplitWriter,
+    counter: _Counter,
+    least_tokens: int,
+) -> bool:
+    """Copy at least so many tokens; False when the stream had no more than was copied."""
+    goal = writer.tokens + least_tokens
+    for ids, ends in pieces:
+        stop = writer.tokens + len(ids)
+        writer.append(ids, ends, learnt.read(writer.tokens, stop) if learnt else None)
+        counter.add(len(ids))
+        if writer.tokens >= goal:
+            return True
+    return False
+
+
+def _open_writer(out: Path, state: _State, split: Split, *, learnt: bool) -> SplitWriter:
+    mark = state.marks.get(split)
+    if mark is None:
+        return SplitWriter.start(out, state.job.layout, split, learnt=learnt)
+    return SplitWriter.resume(out, state.job.layout, mark)
+
+
+def _checkpoint(out: Path, state: _State, writer: SplitWriter) -> _State:
+    after = state.after(writer.mark())
+    _store(out, after)
+    writer.publish_finished()
+    return after
 
 
 # After the copy

@@ -8,6 +8,7 @@
 Ids are uint16 while the vocabulary has at most 65,536 entries, uint32 beyond. Beside each split
 lies `documents_TRAIN.npy`, the position after each document's last token, as int64. Its upper case
 keeps it out of build-nanogpt's way, which takes every file with "train" in its name for a shard.
+A split of examples has `learnt_TRAIN.npy` too, one bit a token (`learnt.py`). No peer reads it.
 """
 
 from __future__ import annotations
@@ -168,6 +169,21 @@ def documents_name(split: Split) -> str:
 def documents_header(count: int) -> bytes:
     """A document index is a plain 1-D int64 npy: `np.load` opens it."""
     return npy_header("<i8", count)
+
+
+def learnt_name(split: Split) -> str:
+    """The bits that say which tokens of a split of examples are learnt: `learnt_TRAIN.npy`."""
+    return f"learnt_{split.upper()}.npy"
+
+
+def learnt_bytes(tokens: int) -> int:
+    """Bytes that one bit a token takes, without the header."""
+    return -(-tokens // 8)
+
+
+def learnt_header(tokens: int) -> bytes:
+    """Packed bits are a plain 1-D uint8 npy: `np.unpackbits(np.load(…), bitorder="little")`."""
+    return npy_header("|u1", learnt_bytes(tokens))
 
 
 def companion_name(layout: ShardLayout, split: Split) -> str | None:

@@ -20,11 +20,14 @@ from lowtide.shards.layout import (
     Split,
     companion_name,
     documents_name,
+    learnt_name,
     shard_number,
 )
 from lowtide.storage.sealed_json import JsonObject, JsonValue, read_sealed, write_sealed
 
-FORMAT_VERSION = 1
+TEXT_VERSION = 1
+EXAMPLES_VERSION = 2
+"""With learnt bits: a release that knows nothing of them must not train on every token."""
 Setting: TypeAlias = str | int | float | bool | None
 T = TypeVar("T")
 
@@ -50,12 +53,25 @@ class DocumentIndexRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LearntRecord:
+    """One file of learnt bits, one for each token of its split."""
+
+    name: str
+    tokens: int
+    """Tokens that are learnt: the bits that are set."""
+    digest: str
+    """xxh3_128 of the packed bits, without the header."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRecord:
     """The files of one split, in the order of its token stream."""
 
     shards: tuple[ShardRecord, ...] = ()
     index: DocumentIndexRecord | None = None
     """None when the split holds no tokens, or its document borders are not known."""
+    learnt: LearntRecord | None = None
+    """None when the split holds no tokens, or all of them are learnt because they are text."""
 
     @property
     def tokens(self) -> int:
@@ -100,6 +116,27 @@ class BadRowRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExamplesRecord:
+    """How examples became tokens, and what became of them, over all splits."""
+
+    kind: str
+    template: str
+    """Its name: a built-in's, or the path that was given."""
+    template_text: str
+    """The Jinja text that was in force, whatever the file says today."""
+    learn: str
+    too_long: str
+    context: int
+    examples: int
+    """Rows that became tokens; a split one counts once."""
+    learnt_tokens: int
+    too_long_count: int
+    """Examples of more than `context` tokens."""
+    dropped_count: int
+    """Pieces left out because nothing in them was learnt."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetManifest:
     """Everything known about a dataset but its tokens."""
 
@@ -116,7 +153,14 @@ class DatasetManifest:
     bad_rows: int = 0
     first_bad_rows: tuple[BadRowRecord, ...] = ()
     empty_documents: int = 0
-    format_version: int = FORMAT_VERSION
+    examples: ExamplesRecord | None = None
+    """None for text."""
+
+    @property
+    def format_version(self) -> int:
+        """What a reader must know to read it rightly."""
+        bits = any(split.learnt for split in self.splits.values())
+        return EXAMPLES_VERSION if self.examples or bits else TEXT_VERSION
 
     @property
     def tokens(self) -> int:
@@ -131,7 +175,8 @@ class DatasetManifest:
 
 def write_manifest(folder: Path, manifest: DatasetManifest) -> None:
     """Make the folder a dataset. Call it last, when every file it names is published."""
-    payload = to_json(manifest)
+    payload = _without_nothing(to_json(manifest))
+    payload["format_version"] = manifest.format_version
     payload["tokens"] = manifest.tokens  # for people: read back from the shards, not from here
     payload["documents"] = manifest.documents
     write_sealed(folder / MANIFEST_NAME, payload)
@@ -141,14 +186,22 @@ def read_manifest(folder: Path) -> DatasetManifest:
     """The manifest of a folder of ours; VerificationError when it is missing, edited or foreign."""
     path = folder / MANIFEST_NAME
     payload = read_sealed(path)
-    _check_version(path, payload.get("format_version"))
+    _check_version(path, payload.get("format_version"), (TEXT_VERSION, EXAMPLES_VERSION))
     manifest = from_json(payload, DatasetManifest, path)
+    _check_version(path, payload.get("format_version"), (manifest.format_version,))
     for split, record in manifest.splits.items():
         for shard in record.shards:
             if shard_number(manifest.layout, split, shard.name) is None:
                 raise _foreign_name(path, shard.name)
         if record.index and record.index.name != documents_name(split):
             raise _foreign_name(path, record.index.name)
+        if record.learnt and record.learnt.name != learnt_name(split):
+            raise _foreign_name(path, record.learnt.name)
+        if manifest.examples and record.shards and not record.learnt:
+            raise VerificationError(
+                f"{path} names no learnt bits for {split}, and without them nobody knows what to learn",
+                remedy="make the dataset again",
+            )
     return manifest
 
 
@@ -158,9 +211,19 @@ def file_names(manifest: DatasetManifest) -> list[str]:
     for split, record in manifest.splits.items():
         names += [shard.name for shard in record.shards]
         names += [record.index.name] if record.index else []
+        names += [record.learnt.name] if record.learnt else []
         companion = companion_name(manifest.layout, split)
         names += [companion] if companion and record.shards else []
     return names
+
+
+def _without_nothing(payload: JsonObject) -> JsonObject:
+    """What only examples have is not mentioned for text: its manifests stay what they always were."""
+    splits = cast("dict[str, dict[str, JsonValue]]", payload["splits"])
+    for holder, key in ((payload, "examples"), *((split, "learnt") for split in splits.values())):
+        if holder[key] is None:
+            del holder[key]
+    return payload
 
 
 def to_json(value: object) -> JsonObject:
@@ -179,10 +242,11 @@ def from_json(payload: Mapping[str, JsonValue], kind: type[T], path: Path) -> T:
         ) from error
 
 
-def _check_version(path: Path, version: JsonValue) -> None:
-    if version != FORMAT_VERSION:
+def _check_version(path: Path, version: JsonValue, readable: tuple[int, ...]) -> None:
+    if version not in readable:
+        wanted = " and ".join(map(str, readable))
         raise VerificationError(
-            f"{path} has format version {version!r}, this release reads {FORMAT_VERSION}",
+            f"{path} has format version {version!r}, this release reads {wanted}",
             remedy="read it with the release of lowtide that wrote it",
         )
 

@@ -14,6 +14,19 @@ from lowtide.storage.sealed_json import JsonObject
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class LearntMark:
+    """How far the learnt bits had come: one for each token before the mark."""
+
+    name: str
+    learnt_tokens: int
+    """Bits that are set, the waiting ones included."""
+    digest: str
+    """xxh3_128 of the whole bytes, which are in the file."""
+    waiting: int
+    """The bits that do not fill a byte yet, the first of them the lowest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class WriterMark:
     """A point the writer can go back to: everything before it is on the disk."""
 
@@ -23,6 +36,8 @@ class WriterMark:
     """The shard that was growing, as far as it was."""
     index: DocumentIndexRecord | None = None
     """The document index, as far as it was."""
+    learnt: LearntMark | None = None
+    """None for text, of which every token is learnt."""
 
     @property
     def tokens(self) -> int:

@@ -27,13 +27,16 @@ from lowtide.shards.documents import (
 from lowtide.shards.layout import (
     MANIFEST_NAME,
     NPY_HEADER_BYTES,
+    SPLITS,
     WORK_FOLDER,
     EndArray,
     Format,
     Placement,
     ShardLayout,
     TokenArray,
+    learnt_name,
 )
+from lowtide.shards.learnt import LearntBits, check_learnt_size
 from lowtide.shards.manifest import DatasetManifest, SplitRecord, TokenizerRecord, read_manifest
 from lowtide.shards.payload import read_pieces, reading
 from lowtide.shards.peers import PeerSplit, TokenFile, find_peer_splits
@@ -46,12 +49,18 @@ class TokenSplit:
     """One split's token stream over its files. Holds at most 64 maps and no tokens."""
 
     def __init__(
-        self, name: str, files: Sequence[TokenFile], documents: DocumentIndex | None = None
+        self,
+        name: str,
+        files: Sequence[TokenFile],
+        documents: DocumentIndex | None = None,
+        learnt: LearntBits | None = None,
     ) -> None:
         self.name = name
         self.files = tuple(files)
         self.documents = documents
         """None when nothing says where documents end."""
+        self.learnt = learnt
+        """Which tokens of examples are learnt; None for text, of which all are."""
         self._stops = np.cumsum([file.tokens for file in self.files], dtype=np.int64)
         self._maps: OrderedDict[int, TokenArray] = OrderedDict()
 
@@ -230,14 +239,32 @@ def _own_split(path: Path, layout: ShardLayout, name: str, record: SplitRecord) 
     ]
     for file in files:
         check_size(file.path, file.file_bytes)
+    return TokenSplit(name, files, _own_documents(path, record), _own_learnt(path, record))
+
+
+def _own_documents(path: Path, record: SplitRecord) -> StoredDocuments | None:
     if record.index is None:
-        return TokenSplit(name, files)
+        return None
     index_path = path / record.index.name
     check_size(index_path, NPY_HEADER_BYTES + 8 * record.index.documents)
-    return TokenSplit(name, files, StoredDocuments(path=index_path, count=record.index.documents))
+    return StoredDocuments(path=index_path, count=record.index.documents)
+
+
+def _own_learnt(path: Path, record: SplitRecord) -> LearntBits | None:
+    if record.learnt is None:
+        return None
+    learnt_path = path / record.learnt.name
+    check_learnt_size(learnt_path, record.tokens)
+    return LearntBits(learnt_path, record.tokens)
 
 
 def _open_peer(path: Path, tokenizer: TokenizerRecord | None) -> Dataset:
+    for name in map(learnt_name, SPLITS):
+        if (path / name).exists():  # taken for a peer's, every token would be learnt, unnoticed
+            raise VerificationError(
+                f"{path} holds {name} but no {MANIFEST_NAME}: it is no longer whole",
+                remedy=f"put {MANIFEST_NAME} back from a copy, or make the dataset again",
+            )
     vocabulary_size = tokenizer.vocabulary_size if tokenizer else None
     found = find_peer_splits(path, vocabulary_size)
     end_of_text = tokenizer.end_of_text if tokenizer else None

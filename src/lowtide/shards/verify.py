@@ -29,6 +29,7 @@ from lowtide.shards.layout import (
     shard_header,
     shard_number,
 )
+from lowtide.shards.learnt import learnt_problems
 from lowtide.shards.manifest import (
     DatasetManifest,
     DocumentIndexRecord,
@@ -123,6 +124,8 @@ def _verify_own(path: Path, progress: Progress | None) -> Verification:
                 _companion_problems(path, manifest, split, record.index)
             )
             problems += of_index
+        if record.learnt:
+            problems += _collect(learnt_problems(path, record.learnt, record.tokens))
     return Verification(
         files=len(file_names(manifest)) + 1,
         tokens=manifest.tokens,

@@ -13,6 +13,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Self
 
+import numpy as np
+
 from lowtide.errors import DataError, UsageError, VerificationError
 from lowtide.shards.layout import (
     NPY_HEADER_BYTES,
@@ -24,12 +26,14 @@ from lowtide.shards.layout import (
     companion_name,
     documents_header,
     documents_name,
+    learnt_name,
     shard_header,
     shard_name,
     shard_number,
 )
-from lowtide.shards.manifest import DocumentIndexRecord, ShardRecord
-from lowtide.shards.mark import WriterMark, check_shard_form, verify_finished
+from lowtide.shards.learnt import BitArray, LearntWriter
+from lowtide.shards.manifest import DocumentIndexRecord, LearntRecord, ShardRecord
+from lowtide.shards.mark import LearntMark, WriterMark, check_shard_form, verify_finished
 from lowtide.shards.megatron import write_index
 from lowtide.shards.payload import BUFFER_BYTES, RESTART, PartialFile, read_exactly
 from lowtide.storage.publish import publish, storage_errors, sync_folder
@@ -40,13 +44,13 @@ _END_BYTES = 8
 _PIECE_TOKENS = 1 << 20
 
 
-def needs_bytes(split_count: int) -> int:
+def needs_bytes(split_count: int, *, learnt: bool = False) -> int:
     """Memory that writers occupy, beyond the arrays handed to `append`.
 
-    A buffer each for shard and index; and, one at a time, a piece of ids made wider, a piece read
+    A buffer each for shard, index and learnt bits; and, one at a time, a piece of ids made wider, a piece read
     again by `resume`, or the arrays from which Megatron's index is made.
     """
-    return split_count * 2 * BUFFER_BYTES + 4 * _PIECE_TOKENS
+    return split_count * (3 if learnt else 2) * BUFFER_BYTES + 4 * _PIECE_TOKENS
 
 
 class SplitWriter:
@@ -65,13 +69,17 @@ class SplitWriter:
         self._finished_tokens = sum(shard.tokens for shard in mark.finished)
         self._shard: PartialFile | None = None
         self._index: PartialFile | None = None
+        self._learnt: LearntWriter | None = None
+        self._learnt_record: LearntRecord | None = None
         self._last_end = 0
         self._sound = True
 
     @classmethod
-    def start(cls, folder: Path, layout: ShardLayout, split: Split) -> Self:
-        """Begin a split in a folder that has none of it. Store a first mark before appending:
-        without it, a crash inside `seal` leaves files that nobody may clear away."""
+    def start(
+        cls, folder: Path, layout: ShardLayout, split: Split, *, learnt: bool = False
+    ) -> Self:
+        """Begin a split in a folder that has none of it; with `learnt`, of examples. Store a first mark
+        before appending: without it, a crash inside `seal` leaves files that nobody may clear away."""
         writer = cls(folder, layout, WriterMark(split=split))
         writer._make_work_folder()
         for name in writer._own_names(folder):
@@ -80,6 +88,8 @@ class SplitWriter:
                 remedy="pass another `--out`, or move the file away",
             )
         writer._clear(WriterMark(split=split))
+        if learnt:
+            writer._learnt = writer._begin_learnt()
         return writer
 
     @classmethod
@@ -101,7 +111,9 @@ class SplitWriter:
                 mark.open.digest,
             )
         if mark.index:
-            writer._reopen_index(mark.index)
+            writer._reopen_index(mark.index, mark.tokens)
+        if mark.learnt:
+            writer._reopen_learnt(mark.learnt, mark.tokens)
         writer._clear(mark)
         return writer
 
@@ -126,28 +138,44 @@ class SplitWriter:
         """Shards that were filled so far; when it grows, a checkpoint is worth its cost."""
         return len(self._finished)
 
-    def append(self, ids: TokenArray, document_ends: EndArray) -> None:
-        """Go on with the stream. `document_ends` count from the start of `ids`, in order."""
+    @property
+    def learnt(self) -> LearntRecord | None:
+        """What was sealed of the learnt bits; None before, for text, and without any token."""
+        return self._learnt_record
+
+    def append(
+        self, ids: TokenArray, document_ends: EndArray, learnt: BitArray | None = None
+    ) -> None:
+        """Go on with the stream. `document_ends` count from the start of `ids`, in order.
+
+        A split of examples takes a flag for each id: whether it is `learnt`.
+        """
         assert self._sound, "an earlier call failed: resume from the last mark"
+        assert (learnt is None) == (self._learnt is None), (
+            "examples have learnt bits, text has none"
+        )
+        assert learnt is None or len(learnt) == len(ids), "one learnt bit a token"
         self._sound = False
         self._check_ids(ids)
         self._append_ends(document_ends, len(ids))
         for start in range(0, len(ids), _PIECE_TOKENS):
             self._append_tokens(ids[start : start + _PIECE_TOKENS])
+            if self._learnt and learnt is not None:
+                self._learnt.append(learnt[start : start + _PIECE_TOKENS])
         self._sound = True
 
     def mark(self) -> WriterMark:
         """Everything so far is on the disk when this returns; store the mark, then publish."""
         assert self._sound, "an earlier call failed: resume from the last mark"
-        for file in (self._shard, self._index):
-            if file:
-                file.sync()
+        for file in self._open_files():
+            file.sync()
         sync_folder(self._work)  # the partial files' names must outlive a power cut too
         return WriterMark(
             split=self._split,
             finished=tuple(self._finished),
             open=self._open_record(),
             index=self._index_record(),
+            learnt=self._learnt.mark() if self._learnt else None,
         )
 
     def publish_finished(self) -> None:
@@ -159,12 +187,13 @@ class SplitWriter:
     def seal(self) -> tuple[list[ShardRecord], DocumentIndexRecord | None]:
         """Close and publish everything; a split without tokens leaves no file.
 
-        The index is None when no document end was ever given.
+        The index is None when no document end was ever given; `learnt` tells of the bits.
         """
         assert self._sound, "an earlier call failed: resume from the last mark"
         self._sound = False
         index = self._index_record() if self.tokens else None
         assert index is None or self._last_end == self.tokens, "the last document has no end"
+        self._seal_learnt()
         self._finish_shard()
         self._seal_index(index)
         self.publish_finished()
@@ -173,10 +202,13 @@ class SplitWriter:
     def close(self) -> None:
         """Let go of the partial files as they stand. After `seal` there is nothing to let go."""
         self._sound = False
-        for file in (self._shard, self._index):
-            if file:
-                file.close()
-        self._shard = self._index = None
+        for file in self._open_files():
+            file.close()
+        self._shard = self._index = self._learnt = None
+
+    def _open_files(self) -> list[PartialFile]:
+        bits = self._learnt.file if self._learnt else None
+        return [file for file in (self._shard, self._index, bits) if file]
 
     # Appending
 
@@ -236,7 +268,9 @@ class SplitWriter:
         companion = companion_name(self._layout, self._split)
         if self._index is None or record is None:
             assert companion is None or not self.tokens, "Megatron's index needs document ends"
-            self._drop_index()
+            if self._index:
+                self._drop(self._index)
+            self._index = None
             return
         self._index.finish(documents_header(record.documents))
         ends_path = self._index.path
@@ -246,13 +280,22 @@ class SplitWriter:
             self._publish(companion)
         self._publish(record.name)
 
-    def _drop_index(self) -> None:
-        """Documents without a single token among them: nothing to index."""
-        if self._index:
-            self._index.close()
-            with storage_errors(self._index.path):
-                self._index.path.unlink()
-            self._index = None
+    def _seal_learnt(self) -> None:
+        if self._learnt is None:
+            return
+        assert self._learnt.tokens == self.tokens, "one learnt bit a token"
+        if self.tokens:
+            self._learnt_record = self._learnt.finish()
+            self._publish(self._learnt_record.name)
+        else:
+            self._drop(self._learnt.file)
+        self._learnt = None
+
+    def _drop(self, file: PartialFile) -> None:
+        """There is not a single token to tell about."""
+        file.close()
+        with storage_errors(file.path):
+            file.path.unlink()
 
     # Records
 
@@ -303,7 +346,10 @@ class SplitWriter:
             raise VerificationError(f"{partial} is missing", remedy=RESTART)
         return PartialFile.reopen(partial, header_bytes, payload_bytes=payload_bytes, digest=digest)
 
-    def _reopen_index(self, record: DocumentIndexRecord) -> None:
+    def _reopen_index(self, record: DocumentIndexRecord, tokens: int) -> None:
+        if not tokens:  # a `seal` has removed the file: documents without a token end at 0
+            self._append_ends(np.zeros(record.documents, dtype=np.int64), 0)
+            return
         payload_bytes = record.documents * _END_BYTES
         self._index = self._reopen(record.name, NPY_HEADER_BYTES, payload_bytes, record.digest)
         last = NPY_HEADER_BYTES + payload_bytes - _END_BYTES
@@ -311,10 +357,23 @@ class SplitWriter:
             read_exactly(self._index.path, last, _END_BYTES), "little", signed=True
         )
 
+    def _begin_learnt(self) -> LearntWriter:
+        path = self._partial(learnt_name(self._split))
+        return LearntWriter(PartialFile.create(path, NPY_HEADER_BYTES), self._split)
+
+    def _reopen_learnt(self, mark: LearntMark, tokens: int) -> None:
+        whole_bytes = tokens // 8
+        if whole_bytes:
+            file = self._reopen(mark.name, NPY_HEADER_BYTES, whole_bytes, mark.digest)
+            self._learnt = LearntWriter(file, self._split)
+        else:  # a `seal` without tokens has removed the file, and there is nothing to lose
+            self._learnt = self._begin_learnt()
+        self._learnt.go_on(mark, tokens)
+
     def _clear(self, mark: WriterMark) -> None:
         """Remove what this split left behind after the mark."""
         finished = {shard.name for shard in mark.finished}
-        kept = {record.name for record in (mark.open, mark.index) if record}
+        kept = {record.name for record in (mark.open, mark.index, mark.learnt) if record}
         with storage_errors(self._folder):
             for name in self._own_names(self._folder) - finished:
                 (self._folder / name).unlink()
@@ -325,7 +384,8 @@ class SplitWriter:
 
     def _own_names(self, folder: Path, suffix: str = "") -> set[str]:
         """Names in the folder that only this split's writer gives, without the suffix."""
-        extra = {documents_name(self._split), companion_name(self._layout, self._split)}
+        split = self._split
+        extra = {documents_name(split), learnt_name(split), companion_name(self._layout, split)}
         with storage_errors(folder):
             names = {
                 entry.name.removesuffix(suffix)
@@ -335,5 +395,5 @@ class SplitWriter:
         return {
             name
             for name in names
-            if name in extra or shard_number(self._layout, self._split, name) is not None
+            if name in extra or shard_number(self._layout, split, name) is not None
         }

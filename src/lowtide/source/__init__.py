@@ -12,6 +12,8 @@ Costs:  a few blocks of memory, plus the largest thing that cannot be cut (`docu
     blocks.py         block, cursor, settings
     parts.py          a file, or its two parts around the tail split
     read_text.py      read_jsonl.py  read_parquet.py  read_arrow.py    one format each
+    json_lines.py     windows of whole lines, for text and for examples
+    examples/         rows that are conversations, through a template
     separators.py     how documents lie in a text file
     scan_ahead.py     is a long document valid to its end
     rows.py           columns.py  parquet_pages.py    what the row formats share

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from lowtide.source.safe_cuts import CutRule
 from lowtide.units import KIB
+
+if TYPE_CHECKING:
+    from lowtide.source.examples.settings import ExampleReading
 
 FIRST_PIECE_BYTES = 64 * KIB
 """A document's first piece is at least this long, or the whole document: whatever is decided by a document's
@@ -17,6 +23,9 @@ LISTED_BAD_ROWS = 100
 """So many bad rows are listed by a block; all are counted."""
 
 BadText = Literal["fail", "replace", "skip"]
+Spans: TypeAlias = npt.NDArray[np.int64]
+"""Stretches of bytes, a row each: where it begins, where it ends. In order, and none touches another."""
+NO_SPANS: Spans = np.empty((0, 2), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -73,6 +82,8 @@ class Block:
     """The first of `bad_count`."""
     bad_count: int
     empty_count: int
+    learnt: Spans = field(default_factory=lambda: NO_SPANS)
+    """Which bytes of `text` are learnt. Only examples have any: of other text all is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,6 +102,8 @@ class ReadSettings:
     cut_rule: CutRule
     tail: Cursor | None = None
     """Documents from here on are held out."""
+    examples: ExampleReading | None = None
+    """Rows are examples, and go through a template; None: rows are text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,3 +118,5 @@ class Piece:
     bad: tuple[BadRow, ...] = ()
     bad_count: int = 0
     empty_count: int = 0
+    learnt: Spans = field(default_factory=lambda: NO_SPANS)
+    """As of a block, counted from the start of this piece."""

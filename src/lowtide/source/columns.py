@@ -55,6 +55,20 @@ def pick_column(batch: pa.RecordBatch, column: str) -> pa.Array:
     return values
 
 
+def find_type(schema: pa.Schema, column: str) -> pa.DataType | None:
+    """The type of a column by name or dotted path into structs; None: there is none."""
+    fields, rest = schema, column
+    while True:
+        try:
+            name, rest = _first_step(fields, rest)
+        except AssertionError:
+            return None
+        found = fields.field(name).type
+        if not rest:
+            return found
+        fields = found
+
+
 def top_level_name(schema: pa.Schema, column: str) -> str:
     """The column of the schema that holds a dotted path."""
     return _first_step(schema, column)[0]

@@ -133,9 +133,9 @@ def _match(pattern: str) -> list[Path]:
 
 def _search_folder(folder: Path) -> list[Path]:
     paths = sorted(_walk(folder), key=_sort_key)
-    taken = [path for path in paths if _is_row_file(path) or _is_text_file(path)]
-    if not any(map(_is_row_file, taken)):
-        taken = [path for path in paths if _is_text_file(path) or _looks_like_text(path)]
+    taken = [path for path in paths if is_row_file(path) or is_text_file(path)]
+    if not any(map(is_row_file, taken)):
+        taken = [path for path in paths if is_text_file(path) or _looks_like_text(path)]
     if not taken:
         raise UsageError(
             f"{folder} holds no text, JSONL, parquet or arrow file",
@@ -149,7 +149,7 @@ def _walk(folder: Path) -> Iterator[Path]:
         folders[:] = [name for name in folders if not _is_left_out_folder(Path(root, name))]
         for name in names:
             path = Path(root, name)
-            if not _is_left_out(path) and path.is_file():
+            if not is_left_out(path) and path.is_file():
                 yield path
 
 
@@ -160,7 +160,8 @@ def _is_left_out_folder(path: Path) -> bool:
     return (path / "lowtide.json").is_file() or (path / ".lowtide").is_dir()
 
 
-def _is_left_out(path: Path) -> bool:
+def is_left_out(path: Path) -> bool:
+    """Hidden, a lock, a backup, or half-written by its name: never an input unless it is named."""
     return path.name.startswith(".") or path.name.endswith("~") or path.suffix in _LEFT_OUT_SUFFIXES
 
 
@@ -169,11 +170,13 @@ def _sort_key(path: Path) -> tuple[str, ...]:
     return path.parts
 
 
-def _is_row_file(path: Path) -> bool:
+def is_row_file(path: Path) -> bool:
+    """Whether its name says that it holds rows."""
     return _plain_suffix(path) in _KINDS
 
 
-def _is_text_file(path: Path) -> bool:
+def is_text_file(path: Path) -> bool:
+    """Whether its name says that it holds plain text."""
     return _plain_suffix(path) in _TEXT_SUFFIXES
 
 

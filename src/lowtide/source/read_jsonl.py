@@ -10,20 +10,17 @@ and the joined text: about four times `block_bytes`; for one long line up to eig
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import msgspec
 
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import UsageError
 from lowtide.source.blocks import BadRow, Piece, ReadSettings
-from lowtide.source.byte_stream import ByteWindow, open_stream
+from lowtide.source.json_lines import BadLineError, JsonLines, load_object, mend_surrogates
 from lowtide.source.parts import Part
-from lowtide.source.read_text import drop_byte_order_mark
 from lowtide.source.rows import NOT_UTF8, cut_row, is_long
 from lowtide.source.utf8 import is_utf8
-from lowtide.units import MIB, format_bytes, round_up_to_mib
 
 _JSON_NAMES = {
     dict: "an object",
@@ -34,25 +31,17 @@ _JSON_NAMES = {
 }
 
 
-class _BadLineError(Exception):
-    """What is wrong with a line; the policy decides what follows."""
-
-
-class _MissingKeyError(_BadLineError):
+class _MissingKeyError(BadLineError):
     def __init__(self, keys: list[str]) -> None:
         super().__init__("has no such key")
         self.keys = keys
 
 
 @dataclass(slots=True, kw_only=True)
-class _Lines:
-    """The lines of one file: how to decode them, and which number a byte offset has."""
+class _Lines(JsonLines):
+    """The lines of one file, and how to decode them."""
 
-    part: Part
-    settings: ReadSettings
     decoder: msgspec.json.Decoder[msgspec.Struct] = field(init=False)
-    counted_to: int = 0
-    counted: int = 1
 
     def __post_init__(self) -> None:
         row = msgspec.defstruct(
@@ -60,52 +49,15 @@ class _Lines:
         )
         self.decoder = msgspec.json.Decoder(row)
 
-    def number(self, position: int) -> int:
-        """The number, from 1, of the line at an offset. Newlines are counted when first asked for."""
-        limit_bytes = self.settings.document_limit_bytes
-        start = self.counted_to
-        with open_stream(self.part.file, position=start, window_limit_bytes=limit_bytes) as stream:
-            window = ByteWindow(stream, position=start, end=position)
-            while not window.at_end:
-                window.fill(MIB)
-                self.counted += window.data.count(b"\n")
-                window.drop(len(window.data))
-        self.counted_to = position
-        return self.counted
-
 
 def read_jsonl(part: Part, settings: ReadSettings) -> Iterator[Piece]:
     """The documents of a JSONL file, as pieces of block text."""
     lines = _Lines(part=part, settings=settings)
     within = part.within
-    with open_stream(
-        part.file, position=part.position, window_limit_bytes=settings.document_limit_bytes
-    ) as stream:
-        window = ByteWindow(stream, position=part.position, end=part.content_end)
-        drop_byte_order_mark(window, settings.block_bytes)
-        while not window.at_end or window.data:
-            window.fill(settings.block_bytes)
-            size = _whole_lines(window, lines)
-            chunk, position = window.data[:size], window.position
-            window.drop(size)
-            yield from _chunk_pieces(chunk, position, lines, within, window.done_bytes())
-            within = 0
-
-
-def _whole_lines(window: ByteWindow, lines: _Lines) -> int:
-    """How many bytes of whole lines the window holds; it is made longer until it holds one."""
-    limit_bytes = lines.settings.document_limit_bytes
-    while True:
-        size = len(window.data) if window.at_end else window.data.rfind(b"\n") + 1
-        if size or window.at_end:
-            return size
-        if not window.grow(limit_bytes):
-            raise DataError(
-                f"{lines.part.file.path}, line {lines.number(window.position)} (byte {window.position}): "
-                f"a line of more than {format_bytes(limit_bytes)}",
-                remedy="pass a larger `--memory` "
-                f"(one line may take {round_up_to_mib(limit_bytes)} now), or split the line's text",
-            )
+    for chunk in lines.chunks():
+        yield from _chunk_pieces(chunk.data, chunk.position, lines, within, chunk.done_bytes)
+        within = 0
+        del chunk  # its memory serves the next one
 
 
 def _chunk_pieces(
@@ -158,13 +110,13 @@ def _line_pieces(
         return
     try:
         text, reason = _decode_line(line, lines)
-    except _BadLineError as error:
+    except BadLineError as error:
         row = _bad_line(error, position, lines)
         yield Piece(after=after, done_bytes=done_bytes, bad=(row,), bad_count=1)
         return
     bad: tuple[BadRow, ...] = ()
     if reason and not within:
-        bad = (_bad_line(_BadLineError(reason), position, lines),)
+        bad = (_bad_line(BadLineError(reason), position, lines),)
     if not text:
         yield Piece(after=after, done_bytes=done_bytes, bad=bad, bad_count=len(bad), empty_count=1)
         return
@@ -194,33 +146,26 @@ def _decode_slowly(line: bytes, settings: ReadSettings) -> tuple[bytes, str]:
     value = _find_value(line, settings.column)
     if not isinstance(value, str):
         kind = "null" if value is None else _JSON_NAMES.get(type(value), "not text")
-        raise _BadLineError(f"the value of {settings.column!r} is {kind}")
+        raise BadLineError(f"the value of {settings.column!r} is {kind}")
     reason = "" if is_utf8(line) else NOT_UTF8
     try:
         text = value.encode()
     except UnicodeEncodeError:
         reason = "a lone surrogate"
-        text = value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace").encode()
+        text = mend_surrogates(value).encode()
     if reason and settings.bad_text != "replace":
-        raise _BadLineError(reason)
+        raise BadLineError(reason)
     return text, reason
 
 
 def _find_value(line: bytes, column: str) -> object:
-    try:
-        row: object = json.loads(line.decode("utf-8", "replace"))
-    except RecursionError:
-        raise _BadLineError("nested too deeply") from None
-    except ValueError as error:
-        raise _BadLineError(f"not valid JSON: {error}" if is_utf8(line) else NOT_UTF8) from None
-    if not isinstance(row, dict):
-        raise _BadLineError("not a JSON object")
+    row = load_object(line)
     if column not in row:
         raise _MissingKeyError(list(row))
     return row[column]
 
 
-def _bad_line(error: _BadLineError, position: int, lines: _Lines) -> BadRow:
+def _bad_line(error: BadLineError, position: int, lines: _Lines) -> BadRow:
     """The record of a bad line, or the error that the policy asks for."""
     settings = lines.settings
     path, number = lines.part.file.path, lines.number(position)
@@ -231,9 +176,4 @@ def _bad_line(error: _BadLineError, position: int, lines: _Lines) -> BadRow:
             remedy="pass `--column` with the key that holds the text, "
             "or `--bad-text skip` if only some lines lack it",
         )
-    if settings.bad_text == "fail":
-        raise DataError(
-            f"{path}, line {number} (byte {position}): {error}",
-            remedy="pass `--bad-text skip` to leave such lines out and count them, or mend the file",
-        )
-    return BadRow(file=str(path), position=number, unit="line", reason=str(error))
+    return lines.bad_row(str(error), position)

@@ -9,8 +9,9 @@ even that would fit. Going on inside a row group decodes it again from its start
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -33,8 +34,35 @@ _SHARING_ROWS = 16
 _LEAST_BUFFER_BYTES, _MOST_BUFFER_BYTES = 64 * KIB, MIB
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RowBatch:
+    """Some rows of a file, all of them wanted."""
+
+    rows: pa.RecordBatch
+    first_row: int
+    done_bytes: int
+
+
 def read_parquet(part: Part, settings: ReadSettings) -> Iterator[Piece]:
     """The documents of a Parquet file, as pieces of block text."""
+    with open_parquet(part, settings) as file:
+        check_column(file.schema_arrow, settings.column, str(part.file.path))
+        for batch in read_batches(file, part, settings, [settings.column]):
+            with explain_damage(part.file.path):
+                values = pick_column(batch.rows, settings.column)
+            yield from column_pieces(
+                values,
+                part,
+                settings,
+                first_row=batch.first_row,
+                within=part.within if batch.first_row == part.position else 0,
+                done_bytes=batch.done_bytes,
+            )
+
+
+@contextmanager
+def open_parquet(part: Part, settings: ReadSettings) -> Iterator[pq.ParquetFile]:
+    """The file, once its footer is known to be whole, with the buffer that bounds what reading it holds."""
     path = part.file.path
     with explain_open_errors(part.file):
         _check_footer(part, settings)
@@ -46,14 +74,20 @@ def read_parquet(part: Part, settings: ReadSettings) -> Iterator[Piece]:
             buffer_size=min(max(settings.block_bytes, _LEAST_BUFFER_BYTES), _MOST_BUFFER_BYTES),
         )
     with file:
-        check_column(file.schema_arrow, settings.column, str(path))
-        row = 0
-        for group in range(file.metadata.num_row_groups):
-            with explain_damage(path):
-                row_count = file.metadata.row_group(group).num_rows
-            if row + row_count > part.position and (part.end is None or row < part.end):
-                yield from _group_pieces(file, group, row, part, settings)
-            row += row_count
+        yield file
+
+
+def read_batches(
+    file: pq.ParquetFile, part: Part, settings: ReadSettings, leaves: Sequence[str]
+) -> Iterator[RowBatch]:
+    """The rows of the part, of the columns with these paths, a few at a time."""
+    row = 0
+    for group in range(file.metadata.num_row_groups):
+        with explain_damage(part.file.path):
+            row_count = file.metadata.row_group(group).num_rows
+        if row + row_count > part.position and (part.end is None or row < part.end):
+            yield from _group_batches(file, group, row, part, settings, leaves)
+        row += row_count
 
 
 @contextmanager
@@ -95,36 +129,34 @@ def _check_footer(part: Part, settings: ReadSettings) -> None:
         )
 
 
-def _group_pieces(
-    file: pq.ParquetFile, group: int, first_row: int, part: Part, settings: ReadSettings
-) -> Iterator[Piece]:
-    """Pieces of one row group, as far as it belongs to the part."""
+def _group_batches(
+    file: pq.ParquetFile,
+    group: int,
+    first_row: int,
+    part: Part,
+    settings: ReadSettings,
+    leaves: Sequence[str],
+) -> Iterator[RowBatch]:
+    """Rows of one row group, as far as it belongs to the part."""
     with explain_damage(part.file.path):
         total_rows = file.metadata.num_rows
         group_rows = file.metadata.row_group(group).num_rows
-        batch_rows = _choose_batch_rows(file, group, part, settings)
+        batch_rows = _choose_batch_rows(file, group, part, settings, leaves)
         batches = file.iter_batches(
-            batch_rows, row_groups=[group], columns=[settings.column], use_threads=False
+            batch_rows, row_groups=[group], columns=list(leaves), use_threads=False
         )
     row = first_row
     while True:
         with explain_damage(part.file.path):
             batch = next(batches, None)
-            values = None if batch is None else pick_column(batch, settings.column)
-        if values is None:
+        if batch is None:
             break
-        start, row = row, row + len(values)
-        skipped = min(max(0, part.position - start), len(values))
-        kept = values.slice(skipped, _kept_rows(part, start, len(values)) - skipped)
+        start, row = row, row + len(batch)
+        skipped = min(max(0, part.position - start), len(batch))
+        kept = batch.slice(skipped, _kept_rows(part, start, len(batch)) - skipped)
         if len(kept):
-            yield from column_pieces(
-                kept,
-                part,
-                settings,
-                first_row=start + skipped,
-                within=part.within if start + skipped == part.position else 0,
-                done_bytes=part.file.size_bytes * row // max(1, total_rows),
-            )
+            done_bytes = part.file.size_bytes * row // max(1, total_rows)
+            yield RowBatch(rows=kept, first_row=start + skipped, done_bytes=done_bytes)
     _check_rows(part, group, row - first_row, group_rows)
 
 
@@ -142,37 +174,76 @@ def _kept_rows(part: Part, start: int, row_count: int) -> int:
     return row_count if part.end is None else max(0, min(row_count, part.end - start))
 
 
-def _choose_batch_rows(file: pq.ParquetFile, group: int, part: Part, settings: ReadSettings) -> int:
-    """Rows per batch, after looking at every page of the column in this row group."""
-    limit_bytes = settings.document_limit_bytes
-    batch_rows = _MOST_ROWS
-    value_count = 0
-    start, end, compression = _column_span(file, group, settings.column)
-    with part.file.path.open("rb") as stored:
-        for page in walk_pages(stored, start, end):
-            shared = page.value_count >= _SHARING_ROWS
-            if page.size_bytes > (limit_bytes * 5 // 2 if shared else limit_bytes):
-                name = f"{part.file.path}: a page of row group {group}, at rows of {settings.column!r},"
-                raise too_large(name, page.size_bytes, limit_bytes)
-            if page.is_dictionary:
-                longest = longest_entry_bytes(stored, page, compression)
-                batch_rows = min(batch_rows, limit_bytes // max(1, longest))
-            elif page.value_count:
-                value_count += page.value_count
-                row_bytes = page.size_bytes // page.value_count + 1
-                batch_rows = min(batch_rows, settings.block_bytes // row_bytes)
-    _check_rows(part, group, value_count, file.metadata.row_group(group).num_rows)
+def _choose_batch_rows(
+    file: pq.ParquetFile, group: int, part: Part, settings: ReadSettings, leaves: Sequence[str]
+) -> int:
+    """Rows per batch, after looking at every page of the columns in this row group."""
+    row_bytes = longest_bytes = 0
+    for leaf in leaves:
+        of_leaf, longest_of_leaf = _measure_leaf(file, group, part, settings, leaf)
+        row_bytes += of_leaf
+        longest_bytes += longest_of_leaf
+    batch_rows = min(
+        _MOST_ROWS,
+        settings.block_bytes // max(1, row_bytes),
+        settings.document_limit_bytes // max(1, longest_bytes),
+    )
     return max(1, batch_rows)
 
 
-def _column_span(file: pq.ParquetFile, group: int, column: str) -> tuple[int, int, str]:
-    """First byte, end, and compression of the column's chunk in a row group."""
+def _measure_leaf(
+    file: pq.ParquetFile, group: int, part: Part, settings: ReadSettings, leaf: str
+) -> tuple[int, int]:
+    """Bytes of a row where rows are densest, and of the longest entry of a dictionary that rows refer to."""
+    limit_bytes = settings.document_limit_bytes
+    value_bytes = longest_bytes = value_count = 0
+    chunk = _find_chunk(file, group, leaf)
+    with part.file.path.open("rb") as stored:
+        for page in walk_pages(stored, chunk.start, chunk.end):
+            shared = page.value_count >= _SHARING_ROWS
+            if page.size_bytes > (limit_bytes * 5 // 2 if shared else limit_bytes):
+                name = f"{part.file.path}: a page of row group {group}, at rows of {leaf!r},"
+                raise too_large(name, page.size_bytes, limit_bytes)
+            if page.is_dictionary and chunk.is_text:
+                found = longest_entry_bytes(stored, page, chunk.compression)
+                longest_bytes = max(longest_bytes, found)
+            elif page.value_count and not page.is_dictionary:
+                value_count += page.value_count
+                value_bytes = max(value_bytes, page.size_bytes // page.value_count + 1)
+    row_count = file.metadata.row_group(group).num_rows
+    if not chunk.is_list:
+        _check_rows(part, group, value_count, row_count)
+        return value_bytes, longest_bytes
+    per_row = -(
+        -value_count // max(1, row_count)
+    )  # of a list only the mean length is known beforehand
+    return value_bytes * per_row, longest_bytes * per_row
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _ColumnChunk:
+    """Where the pages of a column lie in a row group."""
+
+    start: int
+    end: int
+    compression: str
+    is_text: bool
+    is_list: bool
+
+
+def _find_chunk(file: pq.ParquetFile, group: int, leaf: str) -> _ColumnChunk:
     chunks = file.metadata.row_group(group)
     for index in range(chunks.num_columns):
         chunk = chunks.column(index)
-        if chunk.path_in_schema == column:
+        if chunk.path_in_schema == leaf:
             start = chunk.data_page_offset
             if chunk.has_dictionary_page and chunk.dictionary_page_offset:
                 start = min(start, chunk.dictionary_page_offset)
-            return start, start + chunk.total_compressed_size, str(chunk.compression)
-    raise DamagedPageError(f"row group {group} has no column {column!r}")
+            return _ColumnChunk(
+                start=start,
+                end=start + chunk.total_compressed_size,
+                compression=str(chunk.compression),
+                is_text=chunk.physical_type == "BYTE_ARRAY",
+                is_list=file.schema.column(index).max_repetition_level > 0,
+            )
+    raise DamagedPageError(f"row group {group} has no column {leaf!r}")

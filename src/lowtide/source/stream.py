@@ -1,10 +1,11 @@
 """The stream of blocks: all inputs, one after the other, as text for the encoder.
 
     inputs ─► parts ─► read_text | read_jsonl | read_parquet | read_arrow ─► pieces ─► blocks
+                       or, for examples, examples/read_examples
 
 What the blocks hold, laid end to end, depends on the inputs and on `column`, `separator`, `bad_text`,
-`delimiter` and `tail` alone. Block size and limits only move the borders. Reading from any block's `after`
-gives the rest of the same stream.
+`delimiter`, `tail` and `examples` alone. Block size and limits only move the borders. Reading from any
+block's `after` gives the rest of the same stream.
 """
 
 from __future__ import annotations
@@ -12,15 +13,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
+from lowtide.errors import UsageError
 from lowtide.source.blocks import (
     FIRST_PIECE_BYTES,
     LISTED_BAD_ROWS,
+    NO_SPANS,
     BadRow,
     BadText,
     Block,
     Cursor,
     Piece,
     ReadSettings,
+    Spans,
 )
 from lowtide.source.find_inputs import InputFile, InputKind
 from lowtide.source.parts import Part, parts_from
@@ -80,12 +86,31 @@ def _sizes_before(inputs: Sequence[InputFile]) -> list[int]:
 def _pieces(part: Part, settings: ReadSettings) -> Iterator[Piece]:
     """What the part's reader yields, and at last a piece that only moves the cursor behind the part."""
     done_bytes = 0
-    for piece in _READERS[part.file.kind](part, settings):
+    for piece in _read(part, settings):
         done_bytes = piece.done_bytes
         yield piece
     if part.end is None:
         done_bytes = part.file.size_bytes
     yield Piece(after=part.after, done_bytes=done_bytes)
+
+
+def _read(part: Part, settings: ReadSettings) -> Iterator[Piece]:
+    """The pieces of a part, by its format's reader: of text, or of examples."""
+    reading = settings.examples
+    if reading is None:
+        return _READERS[part.file.kind](part, settings)
+    from lowtide.source.examples import read_examples  # only those who have examples wait for it
+
+    if part.file.kind is InputKind.JSONL:
+        return read_examples.read_lines(part, settings, reading)
+    if part.file.kind is InputKind.PARQUET:
+        return read_examples.read_parquet_rows(part, settings, reading)
+    if part.file.kind is InputKind.ARROW:
+        return read_examples.read_arrow_rows(part, settings, reading)
+    raise UsageError(
+        f"{part.file.path} is read as text, and examples come in rows",
+        remedy="name JSONL, Parquet or Arrow files (`.jsonl`, `.parquet`, `.arrow`), or leave out `--examples`",
+    )
 
 
 @dataclass(slots=True, kw_only=True)
@@ -103,6 +128,7 @@ class _Bench:
     bad: list[BadRow] = field(default_factory=list)
     bad_count: int = 0
     empty_count: int = 0
+    learnt: list[Spans] = field(default_factory=list)
 
     def must_clear_before(self, piece: Piece, part: Part) -> bool:
         """Whether the piece does not belong into the same block."""
@@ -118,6 +144,8 @@ class _Bench:
 
     def add(self, piece: Piece, part: Part) -> None:
         """Lay a piece behind the others."""
+        if len(piece.learnt):
+            self.learnt.append(piece.learnt + self.size_bytes)
         if piece.text:
             self.texts.append(piece.text)
             self.size_bytes += len(piece.text)
@@ -142,7 +170,8 @@ class _Bench:
             bad=tuple(self.bad),
             bad_count=self.bad_count,
             empty_count=self.empty_count,
+            learnt=np.concatenate(self.learnt) if self.learnt else NO_SPANS,
         )
-        self.texts, self.bad = [], []
+        self.texts, self.bad, self.learnt = [], [], []
         self.size_bytes = self.document_count = self.bad_count = self.empty_count = 0
         return block

@@ -20,7 +20,7 @@ def check_agreement(encoder: Encoder, settings: EncodeSettings, text: bytes) -> 
     if not encoder.is_fast:
         return 0
     documents = sample_documents(text, settings.delimiter)
-    reference = make_reference(settings.vocabulary, settings.special_in_text)
+    reference = make_reference(settings.vocabulary, settings.special_in_text, settings.marks)
     for document in documents:
         expected = reference.encode(document)
         got = encoder.encode(document, document_count=0).ids

@@ -6,6 +6,9 @@ So a whole block is one call, and the documents' ends are the places where the d
     text  = b"Hello there<D>Bye<D>"
     ids   = [15496, 612, 50257, 3886, 50257]        # gpt2; 50257 is the delimiter's own id
 
+Examples bring marks: private spellings of the special tokens that their template wrote. The encoder knows
+each as one more special token, with an id of its own above the delimiter's, and turns it into the real one.
+
 Three things that gigatoken 0.10 does are guarded here. Its cache of words grows without bound: `renew`
 drops it. Its Unicode tables are newer than the reference's: documents with a code point on which the two
 differ go through the reference. And `encode_batch` returns an awkward array, whose import alone takes
@@ -14,11 +17,12 @@ longer than 50 MB of text: a "padded batch" of one row is a plain numpy array.
 
 from __future__ import annotations
 
+import itertools
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,11 +52,19 @@ class EncodeSettings:
     vocabulary: Vocabulary
     delimiter: bytes
     special_in_text: SpecialInText = "text"
+    marks: Mapping[str, int] = field(default_factory=dict)
+    """Private spellings, and the special token that each stands for. Only with special tokens as text."""
 
     @property
     def delimiter_id(self) -> int:
         """The first id that no token has."""
         return self.vocabulary.size
+
+    @property
+    def added(self) -> dict[str, int]:
+        """What the fast encoder looks for beside the vocabulary's own tokens, by ids that no token has."""
+        names = [self.delimiter.decode(), *self.marks]
+        return {name: self.delimiter_id + number for number, name in enumerate(names)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -107,7 +119,7 @@ class Encoder:
         if self._fast is None or self._needs_reference(text):
             ids = self._encode_document_by_document(text)
         else:
-            ids = encode_fast(self._fast, text)
+            ids = put_real_ids(encode_fast(self._fast, text), settings)
         ends = np.flatnonzero(ids == settings.delimiter_id)
         if len(ends) != document_count:
             raise DataError(
@@ -126,22 +138,30 @@ class Encoder:
         return contains_disagreement(text, reference, vocabulary.pattern or "o200k")
 
     def _encode_document_by_document(self, text: bytes) -> Ids:
-        """The careful way: the reference where the two would differ, gigatoken elsewhere."""
+        """The careful way: the reference where the two would differ, gigatoken for what lies between."""
+        settings = self._settings
+        delimiter = np.array([settings.delimiter_id], dtype=np.uint32)
         pieces: list[Ids] = []
-        delimiter = np.array([self._settings.delimiter_id], dtype=np.uint32)
-        for number, document in enumerate(text.split(self._settings.delimiter)):
-            if number:
-                pieces.append(delimiter)
-            if self._fast is None or self._needs_reference(document):
-                pieces.append(self._get_reference().encode(document))
-            else:
-                pieces.append(encode_fast(self._fast, document))
-        return np.concatenate(pieces)
+        documents = text.split(settings.delimiter)
+        for careful, group in itertools.groupby(documents, key=self._needs_care):
+            for stretch in group if careful else [settings.delimiter.join(group)]:
+                pieces += [delimiter, self._encode_stretch(stretch, careful=careful)]
+        return np.concatenate(pieces[1:])
+
+    def _needs_care(self, document: bytes) -> bool:
+        return self._fast is None or self._needs_reference(document)
+
+    def _encode_stretch(self, text: bytes, *, careful: bool) -> Ids:
+        if careful or self._fast is None:
+            return self._get_reference().encode(text)
+        return put_real_ids(encode_fast(self._fast, text), self._settings)
 
     def _get_reference(self) -> ReferenceEncoder:
         if self._reference is None:
             settings = self._settings
-            self._reference = make_reference(settings.vocabulary, settings.special_in_text)
+            self._reference = make_reference(
+                settings.vocabulary, settings.special_in_text, settings.marks
+            )
         return self._reference
 
 
@@ -150,24 +170,19 @@ def make_fast(settings: EncodeSettings) -> BPETokenizer | None:
     from gigatoken.gigatoken_rs import BPETokenizer, load_hf_json
 
     vocabulary = settings.vocabulary
-    delimiter = settings.delimiter.decode()
     keep_special = settings.special_in_text == "token"
+    assert not (keep_special and settings.marks), "special tokens come by name or by mark"
     if not vocabulary.plain:
         return None
     if vocabulary.kind == "ranks":
         assert vocabulary.pattern is not None
         special = dict(vocabulary.special_tokens) if keep_special else {}
-        special[delimiter] = settings.delimiter_id
+        special |= settings.added
         with _as_file(vocabulary.content) as path:
             return BPETokenizer.from_tiktoken(
                 path, _GIGATOKEN_PATTERNS[vocabulary.pattern], special
             )
-    content = hugging_face.with_delimiter(
-        vocabulary.content,
-        delimiter=delimiter,
-        delimiter_id=settings.delimiter_id,
-        keep_special=keep_special,
-    )
+    content = hugging_face.with_added(vocabulary.content, settings.added, keep_special=keep_special)
     try:
         made = load_hf_json(content)
     except (
@@ -206,6 +221,15 @@ def encode_fast(fast: BPETokenizer, text: bytes) -> Ids:
     matrix, _lengths = fast.encode_batch_padded(BytesSource(text), PadTruncate(0), parallel=False)
     row: Ids = matrix[0]
     return row
+
+
+def put_real_ids(ids: Ids, settings: EncodeSettings) -> Ids:
+    """Marks, which the fast encoder knows by ids of its own, as the special tokens they stand for."""
+    if settings.marks:
+        places = np.flatnonzero(ids > settings.delimiter_id)
+        real = np.fromiter(settings.marks.values(), dtype=ids.dtype, count=len(settings.marks))
+        ids[places] = real[ids[places] - (settings.delimiter_id + 1)]
+    return ids
 
 
 def refuse_special_tokens(text: bytes, settings: EncodeSettings) -> None:

@@ -12,6 +12,8 @@ from lowtide.errors import UsageError
 from lowtide.tokenizer.patterns import PatternName, recognise
 
 _KNOWN_CLASSES = frozenset({"L", "Lu", "Ll", "Lt", "Lm", "Lo", "N", "Nd", "M"})
+_CUTTING = frozenset({"Split", "ByteLevel", "Digits", "Punctuation"})
+"""Pre-tokenizers that part a text and change none of it."""
 _END_OF_TEXT_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
 
 
@@ -129,23 +131,30 @@ def plain_pattern(file: JsonFile) -> PatternName | None:
     return None if any("++" in text for text in spelled) else _pattern_of(file.pre_tokenizer)
 
 
-def with_delimiter(
-    content: bytes, *, delimiter: str, delimiter_id: int, keep_special: bool
-) -> bytes:
-    """The same tokenizer with one more added token that ends a document.
+def with_added(content: bytes, added: Mapping[str, int], *, keep_special: bool) -> bytes:
+    """The same tokenizer with more special tokens: what ends a document, and private marks.
 
-    Without `keep_special` the special tokens are left out, so that their names inside a text stay text.
+    Without `keep_special` its own are left out, so that their names inside a text stay text.
     """
     raw: dict[str, msgspec.Raw] = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
     tokens = msgspec.json.decode(raw.get("added_tokens", b"[]"), type=list[_AddedToken])
     kept = [
         token
         for token in tokens
-        if (keep_special or not token.special) and token.content != delimiter
+        if (keep_special or not token.special) and token.content not in added
     ]
-    kept.append(_AddedToken(id=delimiter_id, content=delimiter, special=True))
+    kept += [_AddedToken(id=number, content=name, special=True) for name, number in added.items()]
     raw["added_tokens"] = msgspec.Raw(msgspec.json.encode(kept))
     return msgspec.json.encode(raw)
+
+
+def keeps_bytes(file: JsonFile) -> bool:
+    """Whether the bytes of a text's tokens, laid end to end, are the text's own.
+
+    Not so where a normalizer, a blank put in front or a token that eats its neighbours changes them.
+    """
+    as_written = _is_byte_level_bpe(file) and _keeps_every_character(file.pre_tokenizer)
+    return as_written and not any(_eats_neighbours(token) for token in file.added_tokens)
 
 
 def read_file(content: bytes, *, name: str) -> JsonFile:
@@ -177,6 +186,16 @@ def _asks_for_known_classes(pre: _PreTokenizer | None) -> bool:
     classes = re.findall(r"\\[pP]\{\^?(\w+)\}|\[:(\w+):\]", expression)
     known = all(name in _KNOWN_CLASSES and not posix for name, posix in classes)
     return known and all(_asks_for_known_classes(step) for step in pre.pretokenizers or [])
+
+
+def _keeps_every_character(pre: _PreTokenizer | None) -> bool:
+    """Whether words are cut, spelled as bytes at last, and nothing is put in or left out on the way."""
+    steps = [] if pre is None else pre.pretokenizers or [pre]
+    cuts = all(
+        step.type in _CUTTING and step.behavior.lower() != "removed" and not step.add_prefix_space
+        for step in steps
+    )
+    return cuts and any(step.type == "ByteLevel" for step in steps)
 
 
 def _may_meet(tokens: list[_AddedToken]) -> bool:

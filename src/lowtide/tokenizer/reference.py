@@ -7,7 +7,8 @@ the texts on which it would not.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 import numpy as np
@@ -32,11 +33,41 @@ class ReferenceEncoder(Protocol):
     def decode(self, ids: Sequence[int]) -> bytes: ...
 
 
-def make_reference(vocabulary: Vocabulary, special_in_text: SpecialInText) -> ReferenceEncoder:
-    """The reference for a vocabulary; costs about 4 × its file in memory while it lives."""
-    if vocabulary.kind == "ranks":
-        return _RanksReference(vocabulary, special_in_text)
-    return _JsonReference(vocabulary, special_in_text)
+def make_reference(
+    vocabulary: Vocabulary,
+    special_in_text: SpecialInText,
+    marks: Mapping[str, int] | None = None,
+) -> ReferenceEncoder:
+    """The reference for a vocabulary; costs about 4 × its file in memory while it lives.
+
+    `marks` are private spellings of special tokens: each is found in any text and becomes the id it stands
+    for. Text between two of them is encoded as between two special tokens.
+    """
+    if vocabulary.kind == "json":
+        return _JsonReference(vocabulary, special_in_text, marks or {})
+    reference = _RanksReference(vocabulary, special_in_text)
+    return _BetweenMarks(reference, marks) if marks else reference
+
+
+class _BetweenMarks:
+    """tiktoken cuts a text at special tokens and encodes the parts; so does this, at marks."""
+
+    def __init__(self, parts: ReferenceEncoder, marks: Mapping[str, int]) -> None:
+        self._parts = parts
+        self._ids = {mark.encode(): number for mark, number in marks.items()}
+        self._borders = re.compile(b"(" + b"|".join(map(re.escape, self._ids)) + b")")
+
+    def encode(self, text: bytes) -> Ids:
+        found: list[Ids] = []
+        for part in filter(None, self._borders.split(text)):
+            if part in self._ids:
+                found.append(np.array([self._ids[part]], dtype=np.uint32))
+            else:
+                found.append(self._parts.encode(part))
+        return np.concatenate(found) if found else np.empty(0, dtype=np.uint32)
+
+    def decode(self, ids: Sequence[int]) -> bytes:
+        return self._parts.decode(ids)
 
 
 class _RanksReference:
@@ -84,7 +115,9 @@ class _RanksReference:
 
 
 class _JsonReference:
-    def __init__(self, vocabulary: Vocabulary, special_in_text: SpecialInText) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, special_in_text: SpecialInText, marks: Mapping[str, int]
+    ) -> None:
         import tokenizers
 
         try:
@@ -99,10 +132,34 @@ class _JsonReference:
         self._tokenizer.no_truncation()
         self._tokenizer.no_padding()
         self._tokenizer.encode_special_tokens = special_in_text != "token"
+        self._stands_for = self._add_marks(marks)
+
+    def _add_marks(self, marks: Mapping[str, int]) -> dict[int, int]:
+        """Marks as tokens that behave like those they stand for: the id each is given, and the real one."""
+        import tokenizers
+
+        known = self._tokenizer.get_added_tokens_decoder() if marks else {}
+        for mark, number in marks.items():
+            like = known[number]
+            token = tokenizers.AddedToken(
+                mark,
+                lstrip=like.lstrip,
+                rstrip=like.rstrip,
+                single_word=like.single_word,
+                normalized=False,
+                special=False,  # special ones are text here
+            )
+            self._tokenizer.add_tokens([token])
+        found = {mark: self._tokenizer.token_to_id(mark) for mark in marks}
+        return {given: marks[mark] for mark, given in found.items() if given is not None}
 
     def encode(self, text: bytes) -> Ids:
         encoded = self._tokenizer.encode_batch_fast([text.decode()], add_special_tokens=False)
-        return np.array(encoded[0].ids, dtype=np.uint32)
+        stands_for = self._stands_for
+        found = encoded[0].ids
+        if stands_for:
+            found = [stands_for.get(number, number) for number in found]
+        return np.array(found, dtype=np.uint32)
 
     def decode(self, ids: Sequence[int]) -> bytes:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=False)).encode()

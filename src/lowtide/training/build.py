@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+
 import torch
+from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from lowtide.errors import UsageError
-from lowtide.model.gpt import EVERY_KERNEL, GPT, compile_model, initialise
+from lowtide.model.gpt import EVERY_KERNEL, GPT, compile_model, document_mask, initialise
 from lowtide.model.shape import ModelShape
 from lowtide.training.data_parallel import Ranks
 from lowtide.training.settings import RunSettings
@@ -48,10 +51,15 @@ def cpu_in_words() -> str:
     return told
 
 
-def build_model(settings: RunSettings, device: torch.device) -> GPT:
-    """Weights as they are at the start of a run, compiled where that is wanted."""
+def build_model(
+    settings: RunSettings, device: torch.device, *, start: Callable[[GPT], None] | None = None
+) -> GPT:
+    """Weights as they are at the start of a run, drawn or by `start`; compiled where that is wanted."""
     model = GPT(settings.shape, recompute=settings.recipe != "fast")
-    initialise(model, settings.seed)
+    if start is None:
+        initialise(model, settings.seed)
+    else:
+        start(model)
     model.to(device)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
@@ -59,6 +67,14 @@ def build_model(settings: RunSettings, device: torch.device) -> GPT:
     if settings.compiled:
         compile_model(model)
     return model
+
+
+@torch.no_grad()
+def fill_first_rows(model: GPT, tensors: Iterable[tuple[str, Tensor]]) -> None:
+    """Every parameter gets its numbers, one after another; of a longer table of positions, the first."""
+    parameters = dict(model.named_parameters())
+    for name, tensor in tensors:
+        parameters[name].copy_(tensor[: len(parameters[name])])
 
 
 def choose_attention(model: GPT, settings: RunSettings, device: torch.device) -> None:
@@ -86,6 +102,9 @@ def _time_attention(
     kind = torch.bfloat16 if settings.precision == "bfloat16" else torch.float32
     packed = torch.randn(size, device=device, dtype=kind, requires_grad=True)
     q, k, v = (one.transpose(1, 2) for one in packed.unbind(2))
+    mask = None
+    if settings.attention == "document":  # which not every kernel takes
+        mask = document_mask(torch.zeros(size[:2], dtype=torch.int64, device=device), kind)
     began, ended = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
     try:
         with sdpa_kernel([kernel]):
@@ -93,7 +112,9 @@ def _time_attention(
                 if trial == _TRIALS:  # the first ones load and plan
                     _occupy(device)
                     began.record()
-                mixed = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+                mixed = functional.scaled_dot_product_attention(
+                    q, k, v, attn_mask=mask, is_causal=mask is None
+                )
                 torch.autograd.grad(mixed, packed, mixed.detach(), retain_graph=True)
     except RuntimeError:  # torch's word for "not for this card, type or shape"
         return None

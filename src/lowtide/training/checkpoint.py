@@ -20,6 +20,7 @@ from torch import Tensor
 
 from lowtide.errors import UsageError, VerificationError
 from lowtide.model.gpt import GPT
+from lowtide.model.tensor_files import TensorFiles
 from lowtide.storage.fingerprint import digest_file
 from lowtide.storage.publish import publish, storage_errors, sync_folder
 from lowtide.storage.sealed_json import JsonObject, read_sealed, write_sealed
@@ -112,6 +113,12 @@ def load_model(checkpoint: Path, model: GPT) -> None:
     """The weights, straight into the model's own memory; VerificationError for a damaged file."""
     _check_digests(checkpoint, (MODEL_NAME,))
     read_tensors(checkpoint / MODEL_NAME, _model_tensors(model))
+
+
+def open_weights(checkpoint: Path) -> TensorFiles:
+    """The weights by their names, verified, and read when they are asked for."""
+    _check_digests(checkpoint, (MODEL_NAME,))
+    return TensorFiles([checkpoint / MODEL_NAME])
 
 
 def load_checkpoint(checkpoint: Path, model: GPT, optimizer: torch.optim.Optimizer) -> RunState:

@@ -92,6 +92,14 @@ def add_up_gradients(parameters: Iterator[nn.Parameter]) -> None:
     _reduce(bucket)
 
 
+def share_from_leader(parameters: Iterator[nn.Parameter]) -> None:
+    """Every rank has the first one's numbers afterwards."""
+    if not (dist.is_available() and dist.is_initialized()):
+        return
+    for parameter in parameters:
+        dist.broadcast(parameter.data, src=0)
+
+
 def wait_for_all() -> None:
     if dist.is_available() and dist.is_initialized():
         dist.barrier()

@@ -23,11 +23,12 @@ def evaluate(model: GPT, dataset: TokenDataset, settings: RunSettings, ranks: Ra
     total, count = torch.zeros((), device=device), torch.zeros((), device=device)
     stride = settings.micro_batch * ranks.world_size
     for at in range(settings.micro_batch * ranks.rank, windows, stride):
-        x, y = dataset.read(at, min(settings.micro_batch, windows - at))
-        tokens, targets = map(torch.from_numpy, (x, y))
+        by_document = settings.attention == "document"
+        found = dataset.read(at, min(settings.micro_batch, windows - at), documents=by_document)
+        tokens, targets, *documents = map(torch.from_numpy, found)
         refuse_unknown_tokens(tokens, targets, settings.shape)  # before a GPU would abort
-        tokens, targets = tokens.to(device), targets.to(device)
+        tokens, targets, *documents = (one.to(device) for one in (tokens, targets, *documents))
         with computing(settings):
-            total += model(tokens, targets, torch.ones((), device=device))
+            total += model(tokens, targets, torch.ones((), device=device), *documents)
         count += (targets != IGNORED).sum()
     return (add_up(total) / add_up(count).clamp(min=1)).item()

@@ -16,7 +16,6 @@ from pathlib import Path
 from typing import NoReturn, TypeAlias
 
 import torch
-from torch import Tensor
 
 from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import DoesNotFitError, InterruptedRun, LowtideError, StoppedError
@@ -29,8 +28,10 @@ from lowtide.training.evaluate import evaluate
 from lowtide.training.pace import Pace
 from lowtide.training.settings import RunSettings
 from lowtide.training.step import (
+    Batch,
     StepResult,
     StepUnderWay,
+    fill_up,
     never,
     refuse_unknown_tokens,
     start_step,
@@ -66,7 +67,10 @@ class Loop:
         datasets: tuple[TokenDataset, TokenDataset | None],
         state: RunState,
         around: Surroundings,
+        *,
+        first_step: int = 0,
     ) -> None:
+        """`first_step` is where the data begins: an epoch is counted from there."""
         self.settings = settings
         self.model = model
         self.optimizer = optimizer
@@ -85,6 +89,7 @@ class Loop:
             self._device,
             epoch_windows=self.train.window_count,
             world_size=around.ranks.world_size,
+            first_step=first_step,
             peak_flops=around.peak_flops,
         )
         self._under_way: deque[StepUnderWay] = deque()
@@ -102,7 +107,9 @@ class Loop:
             self.settings.windows_per_step,
             rank=self._around.ranks.rank,
             world_size=self._around.ranks.world_size,
+            epochs=self.settings.epochs,
             device=None if self._device.type == "cuda" else "cpu",  # None: pinned, for us to move
+            documents=self.settings.attention == "document",
         )
         if self.state.loader:
             loader.load_state_dict(dict(self.state.loader))
@@ -110,24 +117,30 @@ class Loop:
         self._clock = time.perf_counter()
         try:
             while self.state.step < self.settings.steps:
-                x, y = next(batches)
-                self._start_step((x, y), _plain(loader.state_dict()))
+                self._start_step(next(batches), _plain(loader.state_dict()))
                 self._go_on()
         finally:
             loader.close()
         return self.state
 
-    def _start_step(self, batch: tuple[Tensor, Tensor], position: JsonObject) -> None:
-        refuse_unknown_tokens(*batch, self.settings.shape)  # before they leave the CPU: no waiting
-        x, y = (one.to(self._device, non_blocking=True) for one in batch)
-        started = self._step_that_fits((x, y))
+    def _start_step(self, batch: Batch, position: JsonObject) -> None:
+        batch = fill_up(batch, self._fewest_rows)
+        refuse_unknown_tokens(batch[0], batch[1], self.settings.shape)  # on the CPU: no waiting
+        moved = tuple(one.to(self._device, non_blocking=True) for one in batch)
+        started = self._step_that_fits(moved)
         if started is None:
             self._catch_up(0)
             self._leave()
         self._under_way.append(started)
         self.state = replace(self.state, step=self.state.step + 1, loader=position)
 
-    def _step_that_fits(self, batch: tuple[Tensor, Tensor]) -> StepUnderWay | None:
+    @property
+    def _fewest_rows(self) -> int:
+        """One, for gradients to add up; compiled, all, for another number would be compiled anew."""
+        whole = self.settings.windows_per_step // self._around.ranks.world_size
+        return whole if self.settings.compiled else 1
+
+    def _step_that_fits(self, batch: Batch) -> StepUnderWay | None:
         """Out of memory halves the part that goes through the model at a time: the step stays the same.
 
         None for a step that was dropped half-way, because a stop was asked for: it was never begun.

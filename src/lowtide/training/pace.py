@@ -27,11 +27,13 @@ class Pace:
         *,
         epoch_windows: int,
         world_size: int,
+        first_step: int = 0,
         peak_flops: float | None,
     ) -> None:
         self._settings = settings
         self._device = device
         self._epoch_windows = epoch_windows
+        self._first_step = first_step
         self._peak_flops = peak_flops * world_size if peak_flops else None
         self._told = 0
         self._step_seconds = 0.0
@@ -42,6 +44,10 @@ class Pace:
     def tokens_per_second(self) -> float | None:
         """The same."""
         return self._settings.batch_tokens / self._step_seconds if self._step_seconds else None
+
+    def _epochs_at(self, step: int) -> float:
+        windows = (step - self._first_step) * self._settings.windows_per_step
+        return windows / self._epoch_windows
 
     def describe(self, step: int, result: StepResult, seconds: float) -> Stepped:
         """All there is to say of a step that took so long."""
@@ -64,7 +70,7 @@ class Pace:
             seconds=seconds,
             tokens=step * settings.batch_tokens,
             tokens_per_second=rate,
-            epoch=step * settings.windows_per_step / self._epoch_windows,
+            epoch=min(self._epochs_at(step), settings.epochs or math.inf),
             private_bytes=private_bytes(),
             seconds_left=self._step_seconds * (settings.steps - step),
             gpu_bytes=peak_of_gpu(self._device),

@@ -27,6 +27,8 @@ class RunRecord:
     stream: JsonObject
     """`TokenDataset.identity` of the training data."""
     tool_version: str
+    start: str | None = None
+    """Digest of the weights that it started from; None where they were drawn."""
 
     @property
     def shape(self) -> ModelShape:
@@ -41,15 +43,15 @@ class RunRecord:
 
 def write_run_record(record: RunRecord) -> None:
     """Written once, before the first step."""
-    write_sealed(
-        record.folder / RUN_NAME,
-        {
-            "format_version": _VERSION,
-            "tool_version": record.tool_version,
-            "settings": record.settings.as_record(),
-            "stream": record.stream,
-        },
-    )
+    payload: JsonObject = {
+        "format_version": _VERSION,
+        "tool_version": record.tool_version,
+        "settings": record.settings.as_record(),
+        "stream": record.stream,
+    }
+    if record.start is not None:
+        payload["start"] = record.start
+    write_sealed(record.folder / RUN_NAME, payload)
 
 
 def read_run_record(run: Path) -> RunRecord:
@@ -71,4 +73,5 @@ def read_run_record(run: Path) -> RunRecord:
         settings=settings_of(settings),
         stream=dict(stream) if isinstance(stream, dict) else {},
         tool_version=str(payload.get("tool_version")),
+        start=start if isinstance(start := payload.get("start"), str) else None,
     )

@@ -57,3 +57,23 @@ class SmokeReport:
     """What was said on the way."""
     mfu: float | None = None
     """Share of the card's own peak, where that is known."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedFile:
+    """A file of an inbox that could not be learnt from."""
+
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxRun(TrainedRun):
+    """What a run over an inbox came to."""
+
+    done: int = 0
+    """Files that were trained on, over all calls."""
+    failed: tuple[FailedFile, ...] = ()
+    """The same."""
+    waiting: int = 0
+    """Files in the inbox that are not whole yet."""

@@ -1,4 +1,4 @@
-"""The learning rate of every step: up in a line, down in half a cosine. No torch here."""
+"""The learning rate of every step: up in a line, then down in half a cosine, or flat. No torch here."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ def learning_rate_at(step: int, settings: RunSettings) -> float:
     """The rate of step `step`, counted from 0: a pure function, so that a resumed run needs no memory of it."""
     if step < settings.warmup_steps:
         return settings.learning_rate * (step + 1) / (settings.warmup_steps + 1)
+    if settings.schedule == "constant":
+        return settings.learning_rate
     span = max(1, settings.steps - settings.warmup_steps)
     share = min(1.0, (step - settings.warmup_steps) / span)
     height = 0.5 * (1 + math.cos(math.pi * share))

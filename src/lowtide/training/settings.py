@@ -5,15 +5,18 @@ from __future__ import annotations
 import math
 import sys
 from dataclasses import asdict, dataclass
+from typing import Literal, TypeAlias
 
 import msgspec
 
 from lowtide.dataset.settings import WindowKind
 from lowtide.errors import UsageError
-from lowtide.model.needs import Device, Precision, Recipe, StepKind
+from lowtide.model.needs import AttentionKind, Device, Precision, Recipe, StepKind
 from lowtide.model.shape import ModelShape
 from lowtide.storage.sealed_json import JsonObject
 
+ScheduleKind: TypeAlias = Literal["cosine", "constant"]
+"""How the learning rate goes on after the warm-up."""
 _LEAST = sys.float_info.min
 _MOST = 1e31
 """Of a rate: float32, which steps are taken in, ends a little above."""
@@ -56,6 +59,13 @@ class RunSettings:
     evaluate_windows: int = 256
     checkpoint_every: int = 1000
     sample_every: int = 1000
+    attention: AttentionKind = "window"
+    """`document`: no position looks into another document, and positions restart at each."""
+    schedule: ScheduleKind = "cosine"
+    init: str | None = None
+    """What the weights come from at the very beginning; where a checkpoint stands, it is not looked at."""
+    epochs: float | None = None
+    """The data ends after so many, the last step perhaps short; None: it never does."""
 
     def __post_init__(self) -> None:
         for name in ("batch_tokens", "micro_batch", "steps", "evaluate_windows"):
@@ -71,6 +81,8 @@ class RunSettings:
             _between(name, getattr(self, name), _LEAST, _MOST)
         for name in ("final_learning_rate", "weight_decay"):
             _between(name, getattr(self, name), 0.0, _MOST)
+        if self.epochs is not None:
+            _between("epochs", self.epochs, _LEAST, _MOST)
         _between("seed", self.seed, -_MOST_COUNT, _MOST_COUNT)
         for name in ("beta1", "beta2"):
             _between(name, getattr(self, name), 0.0, 1.0)
@@ -89,6 +101,7 @@ class RunSettings:
             precision=self.precision,
             accumulating=self.micro_batch < self.windows_per_step,
             device=self.device,
+            attention=self.attention,
         )
 
     def as_record(self) -> JsonObject:
@@ -112,8 +125,20 @@ LIKE_BEFORE = (
     "beta1",
     "beta2",
     "clip",
+    "attention",
+    "schedule",
+    "epochs",
 )
 """What a resumed run may not change: it would be another run."""
+
+
+def steps_for(epochs: float, *, window_count: int, windows_per_step: int) -> int:
+    """Steps that see every window so many times; the last may be short.
+
+    >>> steps_for(3, window_count=10, windows_per_step=8)
+    4
+    """
+    return -(-max(1, round(epochs * window_count)) // windows_per_step)
 
 
 def settings_of(record: JsonObject) -> RunSettings:

@@ -10,10 +10,12 @@ import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from lowtide.dataset.document_ids import PADDING
 from lowtide.errors import DataError, DoesNotFitError
 from lowtide.model.gpt import GPT
 from lowtide.model.shape import ModelShape
@@ -22,6 +24,9 @@ from lowtide.training.data_parallel import add_up, add_up_gradients
 from lowtide.training.optimizer import is_fused, set_learning_rate, step_on_gpu
 from lowtide.training.schedule import learning_rate_at
 from lowtide.training.settings import RunSettings
+
+Batch: TypeAlias = tuple[Tensor, ...]
+"""Tokens, targets and, where attention stays inside documents, the documents' numbers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,12 +97,24 @@ def refuse_unknown_tokens(tokens: Tensor, targets: Tensor, shape: ModelShape) ->
         )
 
 
+def fill_up(batch: Batch, rows: int) -> Batch:
+    """At least so many rows, the last of them padding: the rows of a last batch may be few, or none."""
+    missing = rows - len(batch[0])
+    if missing <= 0:
+        return batch
+    padding = (0, IGNORED, PADDING)
+    return tuple(
+        torch.cat([one, one.new_full((missing, one.shape[1]), number)])
+        for one, number in zip(batch, padding, strict=False)
+    )
+
+
 def start_step(
     model: GPT,
     optimizer: torch.optim.Optimizer,
     settings: RunSettings,
     step: int,
-    batch: tuple[Tensor, Tensor],
+    batch: Batch,
     *,
     leaving: bool = False,
     drop: Callable[[], bool] = never,
@@ -126,7 +143,7 @@ def take_step(
     optimizer: torch.optim.Optimizer,
     settings: RunSettings,
     step: int,
-    batch: tuple[Tensor, Tensor],
+    batch: Batch,
 ) -> StepResult:
     """A step from beginning to end."""
     started = start_step(model, optimizer, settings, step, batch)
@@ -135,9 +152,9 @@ def take_step(
 
 
 def _gather_gradients(
-    model: GPT, settings: RunSettings, batch: tuple[Tensor, Tensor], drop: Callable[[], bool]
+    model: GPT, settings: RunSettings, batch: Batch, drop: Callable[[], bool]
 ) -> Tensor | None:
-    x, y = batch
+    x, y, *others = batch
     count = add_up((y != IGNORED).sum().float()).clamp(min=1)
     total = torch.zeros((), device=x.device)
     for at in range(0, len(x), settings.micro_batch):
@@ -145,7 +162,7 @@ def _gather_gradients(
             return None
         rows = slice(at, at + settings.micro_batch)
         with computing(settings):
-            loss = model(x[rows], y[rows], count)
+            loss = model(x[rows], y[rows], count, *(one[rows] for one in others))
         loss.backward()
         total += loss.detach()
     return total

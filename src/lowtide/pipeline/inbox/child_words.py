@@ -1,0 +1,26 @@
+"""What a run and the process that tokenizes for it say to each other. No torch here: the child has none."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowtide.pipeline.settings import TokenizeSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """What the child is told."""
+
+    path: str
+    out: str
+    settings: TokenizeSettings
+    memory: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What it came to; an error by its kind, or nothing."""
+
+    kind: str = ""
+    problem: str = ""
+    remedy: str = ""

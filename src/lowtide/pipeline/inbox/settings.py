@@ -1,0 +1,151 @@
+"""How an inbox's files are read: `lowtide.toml` in its folder, every line of which may be left out.
+
+examples = "chat"            # instruction, completion, or none for plain documents
+template = "chat.jinja"      # beside this file
+val = 0.01
+marker = ".done"             # a file counts when NAME.done stands beside it
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from lowtide.errors import UsageError
+from lowtide.pipeline.settings import TokenizeSettings, check_settings
+from lowtide.source.blocks import BadText
+from lowtide.source.examples.settings import Learn, TooLong
+from lowtide.storage.sealed_json import JsonObject
+from lowtide.tokenizer.reference import SpecialInText
+
+SETTINGS_NAME = "lowtide.toml"
+InboxExamples: TypeAlias = Literal["chat", "instruction", "completion", "none"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InboxSettings:
+    """As they stand in the file, or by default. The names are those of `tokenize`."""
+
+    examples: InboxExamples = "chat"
+    template: str | None = None
+    learn: Learn | None = None
+    too_long: TooLong | None = None
+    context: int | None = None
+    """The most tokens of an example; None for the model's context."""
+    column: str = "text"
+    separator: str = "file"
+    tokenizer: str = "gpt2"
+    bad_text: BadText = "fail"
+    special_in_text: SpecialInText = "text"
+    val: float = 0.01
+    marker: str | None = None
+    """What a file's name is followed by in the name of the file that says it is whole."""
+
+    def as_record(self) -> JsonObject:
+        """Plain values under their names."""
+        return asdict(self)
+
+
+def read_inbox_settings(inbox: Path) -> InboxSettings:
+    """The settings of a folder; UsageError for a folder that is none, and for what cannot be meant."""
+    if not inbox.is_dir():
+        raise UsageError(
+            f"{inbox} is no folder", remedy="make it, or name the folder that files appear in"
+        )
+    path = inbox / SETTINGS_NAME
+    named = {name.replace("-", "_"): value for name, value in _read(path).items()}
+    known = [field.name for field in fields(InboxSettings)]
+    unknown = [name for name in named if name not in known]
+    if unknown:
+        raise UsageError(
+            f"{path} sets {', '.join(unknown)}, which an inbox does not know",
+            remedy=f"it knows {', '.join(name.replace('_', '-') for name in known)}",
+        )
+    try:
+        settings = msgspec.convert(named, InboxSettings)
+    except msgspec.ValidationError as cause:
+        raise UsageError(f"{path}: {cause}", remedy="correct that line of the file") from cause
+    _check_marker(settings.marker, path)
+    return settings
+
+
+def tokenize_settings(settings: InboxSettings, inbox: Path, *, context: int) -> TokenizeSettings:
+    """What `tokenize` is told, for a model with windows of `context` tokens; refused if it cannot be meant."""
+    found = TokenizeSettings(
+        tokenizer=_beside(settings.tokenizer, inbox),
+        column=settings.column,
+        separator=settings.separator,
+        bad_text=settings.bad_text,
+        special_in_text=settings.special_in_text,
+        val=settings.val,
+    )
+    if settings.examples == "none":
+        _refuse_for_documents(settings, inbox / SETTINGS_NAME)
+    else:
+        found = _with_examples(found, settings, inbox, context)
+    check_settings(found)
+    return found
+
+
+def _with_examples(
+    found: TokenizeSettings, settings: InboxSettings, inbox: Path, context: int
+) -> TokenizeSettings:
+    from lowtide.pipeline.settings import resolve_examples
+
+    if settings.context is not None and settings.context > context:
+        raise UsageError(
+            f"{inbox / SETTINGS_NAME} allows examples of {settings.context} tokens, and the model's windows "
+            f"have {context}",
+            remedy=f"set `context = {context}` there, or leave it out",
+        )
+    assert settings.examples != "none", "these are documents"
+    template = None if settings.template is None else _beside(settings.template, inbox)
+    named = replace(
+        found,
+        examples=settings.examples,
+        template=template,
+        learn=settings.learn,
+        too_long=settings.too_long,
+        context=settings.context or context,
+        eot="none",
+    )
+    return resolve_examples(named)
+
+
+def _read(path: Path) -> dict[str, object]:
+    if not path.exists():
+        return {}
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as cause:
+        raise UsageError(
+            f"{path} cannot be read as TOML: {cause}", remedy="correct it, or remove it"
+        ) from cause
+
+
+def _beside(name: str, inbox: Path) -> str:
+    """A file beside the settings, or whatever else the name stands for."""
+    path = inbox / name
+    return str(path.absolute()) if name and path.exists() else name
+
+
+def _refuse_for_documents(settings: InboxSettings, path: Path) -> None:
+    names = ("template", "learn", "too_long", "context")
+    given = [name for name in names if getattr(settings, name) is not None]
+    if given:
+        raise UsageError(
+            f"{path} sets {given[0].replace('_', '-')}, and documents have none of it",
+            remedy='remove that line, or set `examples = "chat"`',
+        )
+
+
+def _check_marker(marker: str | None, path: Path) -> None:
+    if marker is not None and (not marker or "/" in marker or "\0" in marker):
+        raise UsageError(
+            f"{path} sets the marker {marker!r}, which no file's name can end in",
+            remedy='set one such as `marker = ".done"`',
+        )

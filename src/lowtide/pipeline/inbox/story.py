@@ -1,0 +1,393 @@
+"""The story of `train --inbox`: files appear, are tokenized, are trained on, and are never seen again.
+
+    look → take → tokenize in a child → count steps → train → checkpoint → done
+
+Where a killed run stood is told by the ledger and the newest checkpoint: a file is done when a checkpoint holds
+all of its steps, and is gone on with from a checkpoint that stands between them.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import xxhash
+
+from lowtide.dataset.token_dataset import TokenDataset
+from lowtide.errors import InterruptedRun, StoppedError, UsageError, VerificationError
+from lowtide.events import Listener, Note, ignore
+from lowtide.memory.allocator import give_back
+from lowtide.memory.budget import Budget, choose_budget
+from lowtide.memory.limits import machine_limit
+from lowtide.pipeline.inbox.child_words import Asked
+from lowtide.pipeline.inbox.held_out import keep_held_out, open_held_out, tell_held_out
+from lowtide.pipeline.inbox.intake import Intake, is_as_taken
+from lowtide.pipeline.inbox.ledger import Entry, Ledger, read_entries
+from lowtide.pipeline.inbox.look import LOOK_SECONDS
+from lowtide.pipeline.inbox.prepare import PreparedInbox
+from lowtide.pipeline.inbox.tokenize_apart import Refused, tokenize_apart
+from lowtide.pipeline.open_run import OpenRun, follow, open_run
+from lowtide.pipeline.run_source import OWN_NAMES
+from lowtide.pipeline.watch_run import ShouldStop
+from lowtide.shards.layout import MANIFEST_NAME, WORK_FOLDER
+from lowtide.shards.manifest import read_manifest
+from lowtide.storage.publish import storage_errors
+from lowtide.storage.sealed_json import JsonObject
+from lowtide.training.checkpoint import find_checkpoints
+from lowtide.training.data_parallel import Ranks
+from lowtide.training.gpu_memory import peak_of_gpu
+from lowtide.training.loop import Loop, Surroundings, WhyStop
+from lowtide.training.pace import Pace
+from lowtide.training.run_folder import RUN_NAME, read_run_record
+from lowtide.training.run_results import FailedFile, InboxRun
+from lowtide.training.settings import RunSettings, steps_for
+from lowtide.training.tensorboard import Board
+from lowtide.units import format_bytes, format_count
+
+_WORK_NAME = "inbox"
+_NAP_SECONDS = 0.1
+
+
+def train_on_inbox(
+    inbox: PreparedInbox,
+    out: str | Path,
+    settings: RunSettings,
+    *,
+    until_empty: bool = False,
+    memory: Budget | str | None = None,
+    restart: bool = False,
+    listen: Listener = ignore,
+    should_stop: ShouldStop | None = None,
+    environment: Mapping[str, str] | None = None,
+    peak_flops: float | None = None,
+    boards: Sequence[Board] = (),
+) -> InboxRun:
+    """Train on files as they appear, each once, until a stop is asked for or the inbox is empty.
+
+    Raises StoppedError after a clean stop; the same call goes on, to the same weights. `environment` is what
+    the processes that tokenize are started with, if not our own.
+    """
+    started = time.monotonic()
+    folder = Path(out)
+    budget = memory
+    if not isinstance(budget, Budget):
+        budget = choose_budget(budget, machine_limit(), generous=True)
+    anew = restart or _stream_in(folder) != inbox.source.stream
+    with ExitStack() as stack:
+        run = stack.enter_context(
+            open_run(
+                folder,
+                settings,
+                inbox.source,
+                budget=budget,
+                restart=restart,
+                listen=listen,
+                should_stop=should_stop,
+                ranks=Ranks(),
+            )
+        )
+        if anew:
+            _forget_files(folder)
+        around = stack.enter_context(follow(run, boards=boards, peak_flops=peak_flops))
+        desk = _Desk(run, around, inbox, environment)
+        stack.callback(desk.close)
+        desk.work(until_empty=until_empty)
+        return desk.result(seconds=time.monotonic() - started)
+
+
+class _Desk:
+    """One run over one inbox. Holds the model, where the run stands, and the file in hand."""
+
+    def __init__(
+        self,
+        run: OpenRun,
+        around: Surroundings,
+        inbox: PreparedInbox,
+        environment: Mapping[str, str] | None,
+    ) -> None:
+        self._run = run
+        self._why_stop = _Remembered(around.why_stop)
+        self._around = replace(around, why_stop=self._why_stop)
+        self._inbox = inbox
+        self._environment = environment
+        self._settings = run.settings
+        self._state = run.state
+        self._work = run.folder / WORK_FOLDER / _WORK_NAME
+        self._ledger = Ledger(run.folder)
+        self._intake = Intake(inbox, self._ledger, lambda text: self._say(text, warning=True))
+        self._pace: Pace | None = None
+        self._told_waiting = False
+
+    def close(self) -> None:
+        self._ledger.close()
+
+    def work(self, *, until_empty: bool) -> None:
+        """File after file."""
+        with storage_errors(self._work):
+            self._work.mkdir(exist_ok=True)
+        self._find_where_it_stands()
+        while True:
+            self._leave_if_asked()
+            entry = next(iter(self._ledger.pending), None) or self._intake.take()
+            if entry is not None:
+                self._learn_from(entry)
+            elif until_empty and not self._intake.looked.settling:
+                return
+            else:
+                self._wait()
+
+    def result(self, *, seconds: float) -> InboxRun:
+        """What it came to."""
+        failed = [one for one in read_entries(self._run.folder) if one.stage == "failed"]
+        pace = self._pace
+        return InboxRun(
+            folder=self._run.folder,
+            state=self._state,
+            seconds=seconds,
+            micro_batch=self._settings.micro_batch,
+            steps=self._state.step - self._run.state.step,
+            done=self._ledger.done_count,
+            failed=tuple(FailedFile(name=one.name, reason=one.reason) for one in failed),
+            waiting=self._intake.looked.settling + self._intake.looked.unfinished,
+            gpu_bytes=peak_of_gpu(self._run.learner.device),
+            train_loss=pace.mean_loss if pace else None,
+            tokens_per_second=pace.tokens_per_second if pace else None,
+        )
+
+    def _find_where_it_stands(self) -> None:
+        """The ledger may know more than the newest checkpoint, where somebody removed one."""
+        folder, step = self._run.folder, self._state.step
+        self._clear_shards()
+        undone = self._ledger.rewind(folder, step if find_checkpoints(folder) else -1)
+        done = self._ledger.done_count
+        if undone:
+            text = f"{undone} files were done and are not in the newest checkpoint: they come again"
+            self._say(text, warning=True)
+        if step:
+            self._say(f"going on after step {step} and {done} files: the checkpoint is verified")
+
+    def _learn_from(self, entry: Entry) -> None:
+        """All that is still to be done for a file."""
+        if entry.stage == "ready" and entry.last_step <= self._state.step:
+            self._finish(entry)
+            return
+        shards = self._shards_of(entry)
+        if not self._is_tokenized(entry, shards):
+            return
+        if keep_held_out(self._run.folder, shards, self._work, self._settings):
+            tell_held_out(self._run.folder, self._settings, self._around.listen)
+        try:
+            ready, windows = self._count(entry, shards)
+        except UsageError as reason:  # shorter than a window
+            self._fail(entry, reason.problem)
+            return
+        if windows is not None:
+            self._train(ready, windows)
+        self._finish(ready)
+        gc.collect()
+        give_back()
+
+    def _is_tokenized(self, entry: Entry, shards: Path) -> bool:
+        """Whether its shards stand now; else it has failed, or was released."""
+        if entry.stage == "ready" and (shards / MANIFEST_NAME).exists():
+            return True  # the file itself may be gone by now
+        path = self._inbox.folder / entry.name
+        refused: Refused | None = None
+        if is_as_taken(path, entry):
+            self._say(f"tokenizing {entry.name} ({format_bytes(entry.size_bytes)})")
+            asked = Asked(
+                path=str(path),
+                out=str(shards),
+                settings=self._inbox.tokenize,
+                memory=self._inbox.share_of(self._run.budget),
+            )
+            began_before = shards.exists()
+            refused = self._tokenize(asked)
+            if refused is not None and began_before:  # what was there may be the trouble
+                _remove(shards)
+                refused = self._tokenize(asked)
+        if not is_as_taken(path, entry):
+            self._release(entry, "it was changed or removed before it was read whole")
+            return False
+        if refused is not None:
+            self._fail(entry, refused.reason)
+        return refused is None
+
+    def _tokenize(self, asked: Asked) -> Refused | None:
+        return tokenize_apart(
+            asked,
+            why_stop=self._why_stop,
+            listen=self._around.listen,
+            environment=self._environment,
+        )
+
+    def _count(self, entry: Entry, shards: Path) -> tuple[Entry, TokenDataset | None]:
+        """The file's windows, and its steps in the ledger; no windows where all of it is held out."""
+        manifest = read_manifest(shards)
+        train = manifest.splits["train"]
+        examples = manifest.examples.examples if manifest.examples else manifest.documents
+        learnt = train.learnt.tokens if train.learnt else train.tokens
+        windows = _open_windows(shards, self._settings) if train.tokens else None
+        count = windows.window_count if windows is not None else 0
+        steps = 0
+        if count:
+            steps = steps_for(
+                self._settings.epochs or 1.0,
+                window_count=count,
+                windows_per_step=self._settings.windows_per_step,
+            )
+        if entry.stage == "taken":
+            entry = replace(entry, first_step=self._state.step, steps=steps, windows=count,
+                            examples=examples, learnt_tokens=learnt)  # fmt: skip
+            entry = self._ledger.ready(entry)
+        elif (entry.windows, entry.steps) != (count, steps):
+            raise VerificationError(
+                f"{entry.name} has {count} windows, and had {entry.windows} when its steps began",
+                remedy="go on with the version of lowtide that began it, or pass `--restart`",
+            )
+        self._say(
+            f"{entry.name}: {examples:,} examples, {format_count(learnt)} tokens to learn, "
+            f"{count:,} windows, {steps:,} steps"
+        )
+        return entry, windows
+
+    def _train(self, entry: Entry, windows: TokenDataset) -> None:
+        """To the last step of the file, with a checkpoint there."""
+        if self._state.step == entry.first_step:
+            self._state = replace(self._state, loader={})  # it was the last file's
+        learner = self._run.learner
+        held_out = open_held_out(self._run.folder, self._settings)
+        settings = _settings_of_file(self._settings, entry, windows)
+        loop = Loop(
+            settings,
+            learner.model,
+            learner.optimizer,
+            (windows, held_out),
+            self._state,
+            self._around,
+            first_step=entry.first_step,
+        )
+        try:
+            self._state = loop.run()
+        finally:
+            for dataset in (windows, held_out):
+                if dataset is not None:
+                    dataset.close()
+        self._settings = replace(self._settings, micro_batch=loop.settings.micro_batch)
+        self._pace = loop.pace
+
+    def _finish(self, entry: Entry) -> None:
+        self._remove_shards(entry)
+        self._ledger.finish(entry)
+        self._say(f"{entry.name} is done after step {entry.last_step}")
+
+    def _fail(self, entry: Entry, reason: str) -> None:
+        self._remove_shards(entry)
+        self._ledger.fail(entry, reason)
+        self._say(f"{entry.name} has failed and is left out: {reason}", warning=True)
+
+    def _release(self, entry: Entry, reason: str) -> None:
+        self._remove_shards(entry)
+        self._ledger.release(entry, reason)
+        self._say(f"{entry.name}: {reason}; it is looked at again later", warning=True)
+
+    def _shards_of(self, entry: Entry) -> Path:
+        """Their name tells the file and how it is read: what another run left is never taken for them."""
+        content = f"{entry.fingerprint} {entry.name} {json.dumps(self._inbox.source.stream)}"
+        digest = xxhash.xxh3_64_hexdigest(content.encode(errors="surrogateescape"))
+        return self._work / f"{entry.number:06d}-{digest}"
+
+    def _remove_shards(self, entry: Entry) -> None:
+        _remove(self._shards_of(entry))
+
+    def _clear_shards(self) -> None:
+        """All but those of files that are still to be done."""
+        kept = {self._shards_of(entry) for entry in self._ledger.pending}
+        for path in self._work.iterdir():
+            if path not in kept:
+                _remove(path)
+
+    def _wait(self) -> None:
+        """For the next look. A stop is heard meanwhile."""
+        if not self._told_waiting and not self._intake.looked.settling:
+            self._told_waiting = True
+            self._say(
+                f"waiting for files in {self._inbox.folder}, with a look every {LOOK_SECONDS:.0f} s; a file "
+                f"called .stop in {self._run.folder} ends it"
+            )
+        until = time.monotonic() + LOOK_SECONDS
+        while time.monotonic() < until:
+            time.sleep(_NAP_SECONDS)
+            self._leave_if_asked()
+
+    def _leave_if_asked(self) -> None:
+        asked = self._why_stop()
+        if asked is None:
+            return
+        reason, sentence = asked
+        kind = InterruptedRun if reason == "interrupted" else StoppedError
+        raise kind(
+            f"stopped after step {self._state.step} and {self._ledger.done_count} files: {sentence}",
+            remedy="run the same command again to go on",
+        )
+
+    def _say(self, text: str, *, warning: bool = False) -> None:
+        told = Note(text=f"inbox: {text}")
+        self._around.listen(replace(told, level="warning") if warning else told)
+
+
+@dataclass(slots=True)
+class _Remembered:
+    """A stop that was asked for once stays asked for: the file that asks is consumed by the first answer."""
+
+    ask: Callable[[], WhyStop]
+    answer: WhyStop = None
+
+    def __call__(self) -> WhyStop:
+        if self.answer is None:
+            self.answer = self.ask()
+        return self.answer
+
+
+def _settings_of_file(settings: RunSettings, entry: Entry, windows: TokenDataset) -> RunSettings:
+    """The run's own, up to the file's last step. A sample is written where one is due, not for every file."""
+    every = settings.sample_every
+    due = every and entry.last_step // every > entry.first_step // every
+    return replace(
+        settings,
+        steps=entry.last_step,
+        data=windows.settings.path,
+        epochs=settings.epochs or 1.0,
+        sample_every=every if due else 0,
+    )
+
+
+def _open_windows(shards: Path, settings: RunSettings) -> TokenDataset:
+    return TokenDataset(
+        shards, settings.split, settings.shape.context, settings.seed, windows=settings.windows
+    )
+
+
+def _stream_in(folder: Path) -> JsonObject | None:
+    """What a run that stands in the folder learns from."""
+    return read_run_record(folder).stream if (folder / RUN_NAME).exists() else None
+
+
+def _forget_files(folder: Path) -> None:
+    """A run that begins anew knows of no file; nothing was learnt from those that are forgotten."""
+    for path in (*(folder / name for name in OWN_NAMES), folder / WORK_FOLDER / _WORK_NAME):
+        _remove(path)
+
+
+def _remove(path: Path) -> None:
+    with storage_errors(path):
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)

@@ -1,0 +1,102 @@
+"""What is decided of examples before the first is read: template, columns, marks, and what is learnt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from lowtide.errors import UsageError
+from lowtide.pipeline.encode_blocks import ExampleRecipe
+from lowtide.pipeline.settings import TokenizeSettings
+from lowtide.source.examples.settings import ExampleReading
+from lowtide.source.find_inputs import InputFile, InputKind
+from lowtide.tokenizer.encode import EncodeSettings
+from lowtide.tokenizer.learnt_tokens import measure_tokens
+from lowtide.tokenizer.vocabulary import Vocabulary
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PreparedExamples:
+    """How rows are read as examples, encoded, and fitted."""
+
+    settings: TokenizeSettings
+    """With the template that was found."""
+    reading: ExampleReading
+    encode: EncodeSettings
+    recipe: ExampleRecipe
+
+
+def prepare_examples(
+    settings: TokenizeSettings,
+    vocabulary: Vocabulary,
+    inputs: Sequence[InputFile],
+    delimiter: bytes,
+) -> PreparedExamples | None:
+    """What resolved settings say about examples; None for text. Reads the template, and no row."""
+    if settings.examples is None:
+        return None
+    assert settings.too_long, "settings are resolved first"
+    assert settings.context, "settings are resolved first"
+    _refuse_text(inputs)
+    reading = read_template(settings, vocabulary)
+    encode = mark_special_tokens(vocabulary, delimiter)
+    return PreparedExamples(
+        settings=replace(
+            settings, template=reading.template.name, template_text=reading.template.source
+        ),
+        reading=reading,
+        encode=encode,
+        recipe=ExampleRecipe(
+            lengths=None if settings.learn == "all" else measure_tokens(encode),
+            context=settings.context,
+            too_long=settings.too_long,
+        ),
+    )
+
+
+def read_template(settings: TokenizeSettings, vocabulary: Vocabulary) -> ExampleReading:
+    """How rows become text, with the template that the settings name."""
+    from lowtide.source.examples.templates import load_template, parse_columns
+
+    assert settings.examples, "only examples have a template"
+    assert settings.learn, "settings are resolved first"
+    names = {number: name for name, number in vocabulary.special_tokens.items()}
+    ends = vocabulary.end_of_text
+    return ExampleReading(
+        kind=settings.examples,
+        template=load_template(
+            settings.template,
+            settings.examples,
+            special_tokens=vocabulary.special_tokens,
+            end_of_text=None if ends is None else names.get(ends),
+            special_in_text=settings.special_in_text,
+        ),
+        learn=settings.learn,
+        columns=parse_columns(settings.column, settings.examples),
+    )
+
+
+def mark_special_tokens(vocabulary: Vocabulary, delimiter: bytes) -> EncodeSettings:
+    """How examples are encoded: special tokens come by mark, and their names are text.
+
+    What `--special-in-text` asks for is done where a template and its contents can still be told apart.
+    """
+    from lowtide.source.examples.marks import assign_marks
+
+    special = vocabulary.special_tokens
+    return EncodeSettings(
+        vocabulary=vocabulary,
+        delimiter=delimiter,
+        marks={mark: special[name] for name, mark in assign_marks(special).items()},
+    )
+
+
+def _refuse_text(inputs: Sequence[InputFile]) -> None:
+    for item in inputs:
+        if item.kind is InputKind.TEXT:
+            what = "standard input" if item.is_stdin else str(item.path)
+            raise UsageError(
+                f"examples are rows, and {what} is read as text",
+                remedy="pass .jsonl, .parquet or .arrow files, or a folder of `datasets.save_to_disk`; "
+                "leave `--examples` out for text",
+            )

@@ -1,0 +1,56 @@
+"""What a run learns from: a dataset, or an inbox. A resumed run must find it unchanged."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from lowtide.dataset.find_tokens import open_dataset
+from lowtide.dataset.token_dataset import TokenDataset
+from lowtide.storage.sealed_json import JsonObject
+
+LEDGER_NAME, HELD_OUT_NAME = "inbox.jsonl", "held-out"
+"""What an inbox leaves in the folder of a run."""
+OWN_NAMES = (LEDGER_NAME, HELD_OUT_NAME)
+_INBOX = "inbox"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSource:
+    """Its identity, and the tokenizer that made the tokens."""
+
+    stream: JsonObject
+    """`TokenDataset.identity`, or how an inbox's files are read."""
+    tokenizer: str | None
+    """Where it can be loaded from; None where nothing names it."""
+    fingerprint: str | None
+
+
+def dataset_source(data: TokenDataset) -> RunSource:
+    """A run over one dataset."""
+    record, named = data.tokenizer, data.settings.tokenizer
+    stream: JsonObject = dict(data.identity())
+    if record is None:
+        return RunSource(stream=stream, tokenizer=None, fingerprint=None)
+    manifest = open_dataset(data.settings.path, tokenizer=named).manifest
+    made_by = manifest.settings.get("tokenizer") if manifest is not None else None
+    found = named or str(made_by or record.name)
+    return RunSource(stream=stream, tokenizer=found, fingerprint=record.fingerprint)
+
+
+def inbox_source(record: JsonObject, *, tokenizer: str, fingerprint: str) -> RunSource:
+    """A run over the files of an inbox; `record` says how they are read."""
+    return RunSource(stream={_INBOX: record}, tokenizer=tokenizer, fingerprint=fingerprint)
+
+
+def stream_differences(before: JsonObject, now: JsonObject) -> list[str]:
+    """What differs between what a run learnt from and what it is to learn from, in words."""
+    if before == now:
+        return []
+    old, new = before.get(_INBOX), now.get(_INBOX)
+    if not isinstance(old, dict) or not isinstance(new, dict):
+        return ["the training data is another"]
+    return [
+        f"{name} was {old.get(name)!r} and is {new.get(name)!r}"
+        for name in dict.fromkeys((*old, *new))
+        if old.get(name) != new.get(name)
+    ]

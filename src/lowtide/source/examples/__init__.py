@@ -1,0 +1,18 @@
+"""Chat and instruction examples: rows become text by a template, with the learnt part marked.
+
+Enters: rows of JSONL, Parquet or Arrow with messages, prompt and completion, or instruction and output.
+Leaves: pieces of block text, with the byte spans that a model is to learn (`Piece.learnt`).
+Costs:  some Python for every example; built-in templates about a tenth of a Jinja template's time.
+
+    settings.py       what kind of examples, which columns, what is learnt
+    marks.py          private spellings: of special tokens, and of where learning begins and ends
+    special_names.py  names of special tokens: to marks where the template wrote them, text in contents
+    turns.py          a row as turns of a conversation, or why it is none
+    templates.py      load_template, parse_columns
+    built_in.py       built-in templates, fast, and the Jinja text of each
+    jinja_template.py a template in Hugging Face's convention
+    sandbox.py        where such a template runs: it reads nothing, ends, and makes nothing huge
+    sheet.py          examples laid one behind the other, until they make a piece
+    example_columns.py rows out of Arrow columns
+    read_examples.py  rows out of each format, through the template, into pieces
+"""

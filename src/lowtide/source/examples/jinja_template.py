@@ -1,0 +1,310 @@
+"""A template in Hugging Face's convention, compiled once, run in a sandbox that ends.
+
+What is learnt: its `{% generation %}` blocks. In a template without any, the assistant's contents are wrapped
+in marks and found again in the text, together with a special token directly behind. The text must be the
+same as without marks, or it is an error: a template that looks into contents has to say itself what is
+learnt.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from typing import TypeAlias, cast
+
+import jinja2
+from jinja2 import nodes
+
+from lowtide.errors import DataError, UsageError
+from lowtide.source.examples.marks import LEARNT_CLOSE, LEARNT_OPEN
+from lowtide.source.examples.sandbox import RefusedNodeError, TemplateEnvironment, TooMuchError
+from lowtide.source.examples.settings import Learn
+from lowtide.source.examples.sheet import Sheet
+from lowtide.source.examples.special_names import SpecialNames
+from lowtide.source.examples.turns import BadExampleError, Turn
+from lowtide.units import printable
+
+Messages: TypeAlias = list[dict[str, object]]
+Places: TypeAlias = list[tuple[int, int]]
+
+_LEARNT_MARK = re.compile(f"[{LEARNT_OPEN}{LEARNT_CLOSE}]")
+_BUFFERED = (nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.AssignBlock)
+_ENDS_THE_RUN = (
+    TooMuchError,
+    jinja2.exceptions.SecurityError,
+    jinja2.exceptions.TemplateNotFound,
+    MemoryError,
+    RecursionError,
+    OverflowError,
+)
+_ADD_BLOCKS = (
+    "put `{% generation %}` and `{% endgeneration %}` around what the assistant writes in the template, "
+    "or pass `--learn all`"
+)
+
+
+class JinjaTemplate:
+    """Renders rows through Jinja: slower than the built-in ones, and as wide as Hugging Face's templates."""
+
+    whole_messages = True
+
+    def __init__(
+        self, name: str, source: str, names: SpecialNames, *, bos: str | None, eos: str | None
+    ) -> None:
+        self.name = name
+        self.source = source
+        self.digest = hashlib.sha256(source.encode()).hexdigest()
+        self._names = names
+        self._environment = TemplateEnvironment()
+        with_tree = _compile(self._environment, name, source)
+        self._template, self._has_blocks, self._is_buffered = with_tree
+        self._variables = {
+            "bos_token": bos or "",
+            "eos_token": eos or "",
+            "add_generation_prompt": False,
+            "tools": None,
+            "documents": None,
+        }
+
+    def render(self, turns: Sequence[Turn], learn: Learn, sheet: Sheet) -> None:
+        """Lay the text of an example on the sheet, as parts of which some are learnt."""
+        messages = [turn.message or {"role": turn.role, "content": turn.content} for turn in turns]
+        hidden = self._without_names(messages)
+        text, places = self._render_learnt(hidden, learn)
+        is_changed = hidden is not messages
+        if is_changed and self._names.show(text) != self._run(messages):
+            raise BadExampleError(
+                "the template looks at the name of a special token that a content holds; "
+                "`--special-in-text token` would take it for the token"
+            )
+        places = self._around_names(text, places, end_too=not self._has_blocks)
+        if learn == "completion":
+            places = places[-1:]
+        for part, is_learnt in _parts(text, places):
+            if is_learnt:
+                sheet.learnt.append(len(sheet.parts))
+            part = self._names.to_marks(part)
+            sheet.parts.append((self._names.show(part) if is_changed else part).encode())
+
+    def _without_names(self, messages: Messages) -> Messages:
+        """The messages with special tokens' names hidden, or the very same where there are none."""
+        names = self._names
+        texts: list[str] = []
+        _collect_strings(messages, texts)
+        if names.is_harmless(texts):
+            return messages
+        has_names = False
+        for text in texts:
+            names.check(text)
+            has_names = has_names or (names.policy == "text" and names.occur_in(text))
+        return cast("Messages", _hidden(messages, names)) if has_names else messages
+
+    def _render_learnt(self, messages: Messages, learn: Learn) -> tuple[str, Places]:
+        """The text, and which of its characters are learnt."""
+        if learn == "all":
+            return self._run(messages), []
+        if not self._has_blocks:
+            return self._render_wrapped(messages, learn)
+        text, places = _take_marks(self._run(messages, marks_learnt=True))
+        if self._is_buffered and text != self._run(messages):
+            raise self._fault(
+                "works on the text of a generation block after the block",
+                "write the blocks out directly, not through a macro, a `set` or a `filter`",
+            )
+        return text, places
+
+    def _render_wrapped(self, messages: Messages, learn: Learn) -> tuple[str, Places]:
+        """As above for a template without generation blocks: contents are marked, and found again."""
+        plain_text = self._run(messages)
+        for wrapped in _wrappings(messages, only_last=learn == "completion"):
+            marked = self._run(wrapped)
+            if _LEARNT_MARK.sub("", marked) == plain_text and _is_paired(marked):
+                return _take_marks(marked)
+        raise self._fault(
+            "changes the assistant's text or acts on it, so the learnt part cannot be found",
+            _ADD_BLOCKS,
+        )
+
+    def _around_names(self, text: str, places: Places, *, end_too: bool) -> Places:
+        """Places moved so that none cuts a special token; with `end_too` the one directly behind is learnt."""
+        names = self._names.places(text)
+        begins = [begin for begin, _ in names]
+        moved: Places = []
+        for begin, end in places:
+            number = bisect_right(begins, begin) - 1
+            if begin < end and number >= 0 and begin < names[number][1]:
+                begin = names[number][0]
+            number = bisect_right(begins, end if end_too else end - 1) - 1
+            if (
+                number >= 0
+                and (begin < end or end_too)
+                and names[number][1] > end >= names[number][0]
+            ):
+                end = names[number][1]
+            if moved and begin <= moved[-1][1]:
+                moved[-1] = (moved[-1][0], max(end, moved[-1][1]))
+            elif begin < end:
+                moved.append((begin, end))
+        return moved
+
+    def _run(self, messages: Messages, *, marks_learnt: bool = False) -> str:
+        """One rendering. What is the template's fault ends the run, what is the row's makes a bad row."""
+        environment = self._environment
+        environment.meter.effort = 0
+        environment.marks_learnt = marks_learnt
+        context = self._template.new_context({"messages": messages, **self._variables})
+        try:
+            return environment.concat(self._template.root_render_func(context))
+        except _ENDS_THE_RUN as error:
+            raise self._fault(
+                _describe(error), "mend the template, or pass another `--template`"
+            ) from error
+        except jinja2.exceptions.UndefinedError as error:
+            if "strftime_now" in str(error):
+                raise self._fault(
+                    "asks for today's date, which would give other tokens every day",
+                    "write a date into the template in place of `strftime_now`",
+                ) from error
+            raise self._bad(error) from error
+        except (jinja2.exceptions.TemplateError, ArithmeticError, AttributeError) as error:
+            raise self._bad(error) from error
+        except (LookupError, TypeError, ValueError) as error:
+            raise self._bad(error) from error
+
+    def _bad(self, error: Exception) -> BadExampleError:
+        return BadExampleError(f"template {self.name} says: {printable(str(error))[:200]}")
+
+    def _fault(self, what: str, remedy: str) -> DataError:
+        return DataError(f"template {self.name} {what}", remedy=remedy)
+
+
+def _compile(
+    environment: TemplateEnvironment, name: str, source: str
+) -> tuple[jinja2.Template, bool, bool]:
+    """The template, whether it has generation blocks, and whether their text may be worked on afterwards."""
+    try:
+        tree = environment.parse_counted(source)
+        blocks = [node for node in tree.find_all(nodes.CallBlock) if _is_generation(node)]
+        buffered = [
+            inner
+            for outer in tree.find_all(_BUFFERED)
+            for inner in outer.find_all(nodes.CallBlock)
+            if _is_generation(inner)
+        ]
+        code = environment.compile(tree, filename="<template>")
+        template = jinja2.Template.from_code(environment, code, environment.globals)
+    except RefusedNodeError as error:
+        raise UsageError(
+            f"template {name}, {error}", remedy="write it without that, in one file"
+        ) from error
+    except jinja2.exceptions.TemplateSyntaxError as error:
+        raise UsageError(
+            f"template {name}, line {error.lineno}: {printable(str(error.message))}",
+            remedy="mend the template; it is read as Hugging Face's chat templates are",
+        ) from error
+    except (RecursionError, MemoryError, SyntaxError, ValueError, TooMuchError) as error:
+        raise UsageError(
+            f"template {name} cannot be compiled: {_describe(error)}",
+            remedy="write it more simply; a chat template takes a page",
+        ) from error
+    return template, bool(blocks), bool(buffered)
+
+
+def _is_generation(node: nodes.CallBlock) -> bool:
+    called = node.call.node
+    return isinstance(called, nodes.ExtensionAttribute) and called.name == "_mark"
+
+
+def _describe(error: BaseException) -> str:
+    if isinstance(error, MemoryError):
+        return "asks for more memory than there is"
+    if isinstance(error, RecursionError):
+        return "does not end: it calls itself too deeply"
+    return printable(str(error))[:200]
+
+
+def _collect_strings(value: object, found: list[str]) -> None:
+    """Every string inside, keys too."""
+    if isinstance(value, str):
+        found.append(value)
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            _collect_strings(key, found)
+            _collect_strings(item, found)
+    elif isinstance(value, (list, tuple)):  # a map of Arrow comes as pairs
+        for item in value:
+            _collect_strings(item, found)
+
+
+def _hidden(value: object, names: SpecialNames) -> object:
+    if isinstance(value, str):
+        return names.hide(value)
+    if isinstance(value, dict):
+        return {_hidden(key, names): _hidden(item, names) for key, item in value.items()}
+    is_list = isinstance(value, (list, tuple))
+    return [_hidden(item, names) for item in value] if is_list else value  # type: ignore[attr-defined]
+
+
+def _wrappings(messages: Messages, *, only_last: bool) -> Iterator[Messages]:
+    """The messages with the assistant's contents in marks, in every way that a `trim` could call for.
+
+    White space at the ends of a content stays inside the marks if the template keeps it, and outside if
+    not; a content with nothing else may have to stay unmarked, for a template that asks if there is any.
+    """
+    numbers = [i for i, message in enumerate(messages) if message.get("role") == "assistant"]
+    numbers = numbers[-1:] if only_last else numbers
+    contents = [cast("str", messages[i]["content"]) for i in numbers]
+    ends = any(content != content.strip() for content in contents)
+    blanks = any(not content.strip() for content in contents)
+    sides = ((False, False), (True, True), (True, False), (False, True))
+    for marks_blanks, (left, right) in itertools.product(
+        (True, False) if blanks else (True,), sides if ends else sides[:1]
+    ):
+        wrapped = list(messages)
+        for number, content in zip(numbers, contents, strict=True):
+            if marks_blanks or content.strip():
+                wrapped[number] = {**messages[number], "content": _wrap(content, left, right)}
+        yield wrapped
+
+
+def _wrap(content: str, left_outside: bool, right_outside: bool) -> str:
+    begin = len(content) - len(content.lstrip()) if left_outside else 0
+    end = max(begin, len(content.rstrip())) if right_outside else len(content)
+    return f"{content[:begin]}{LEARNT_OPEN}{content[begin:end]}{LEARNT_CLOSE}{content[end:]}"
+
+
+def _is_paired(text: str) -> bool:
+    """Whether every opening mark is followed by its closing one."""
+    marks = "".join(_LEARNT_MARK.findall(text))
+    return marks == (LEARNT_OPEN + LEARNT_CLOSE) * (len(marks) // 2)
+
+
+def _take_marks(text: str) -> tuple[str, Places]:
+    """The text without marks, and the places between them. Blocks inside blocks are part of the outer one."""
+    pieces: list[str] = []
+    places: Places = []
+    position = depth = begin = start = 0
+    for found in _LEARNT_MARK.finditer(text):
+        pieces.append(text[start : found.start()])
+        position += found.start() - start
+        start = found.end()
+        depth += 1 if found.group() == LEARNT_OPEN else -1
+        if depth == 1 and found.group() == LEARNT_OPEN:
+            begin = position
+        elif depth == 0:
+            places.append((begin, position))
+    pieces.append(text[start:])
+    return "".join(pieces), places
+
+
+def _parts(text: str, places: Places) -> Iterator[tuple[str, bool]]:
+    """The text cut at the places' ends; which parts are learnt."""
+    start = 0
+    for begin, end in places:
+        yield text[start:begin], False
+        yield text[begin:end], True
+        start = end
+    yield text[start:], False

@@ -1,0 +1,331 @@
+"""Examples out of JSONL, Parquet and Arrow files: each row through the template, onto a sheet, into pieces.
+
+    line or row ─► turns ─► template ─► sheet ─► piece
+
+An example is one document and is never cut. Holds what the reader of the format holds, a sheet of about
+`block_bytes`, and one example more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+import msgspec
+import numpy as np
+import pyarrow as pa
+
+from lowtide.errors import DataError, UsageError
+from lowtide.source.blocks import BadRow, Cursor, Piece, ReadSettings
+from lowtide.source.columns import pick_column
+from lowtide.source.examples.example_columns import (
+    check_damage,
+    fast_turns,
+    leaf_paths,
+    needed_columns,
+    row_bytes,
+    rows_of,
+)
+from lowtide.source.examples.settings import ExampleReading
+from lowtide.source.examples.sheet import Sheet
+from lowtide.source.examples.turns import (
+    BadExampleError,
+    NoSuchKeyError,
+    Turn,
+    line_decoder,
+    turns_of,
+)
+from lowtide.source.json_lines import BadLineError, JsonLines, load_object, mend_surrogates
+from lowtide.source.parts import Part
+from lowtide.source.read_arrow import read_mapped, wanted_rows
+from lowtide.source.read_parquet import RowBatch, explain_damage, open_parquet, read_batches
+from lowtide.source.rows import NOT_UTF8, too_large
+from lowtide.source.utf8 import is_utf8
+from lowtide.units import format_bytes
+
+_WINDOW_ROWS = 65_536
+_SURROGATE = "a lone surrogate"
+_NOT_PLAIN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BadExampleError)
+
+
+class _TooLargeError(BadExampleError):
+    """An example that does not fit where one piece must."""
+
+    def __init__(self, size_bytes: int, limit_bytes: int) -> None:
+        super().__init__(f"takes {format_bytes(size_bytes)}, more than {format_bytes(limit_bytes)}")
+        self.size_bytes = size_bytes
+
+
+@dataclass(slots=True, kw_only=True)
+class _Desk:
+    """Where the examples of one part are made."""
+
+    part: Part
+    settings: ReadSettings
+    reading: ExampleReading
+    sheet: Sheet = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.sheet = Sheet(delimiter=self.settings.delimiter, learn=self.reading.learn)
+
+    def add(self, turns: list[Turn]) -> None:
+        """Lay one example on the sheet; `BadExampleError` leaves the sheet as it was."""
+        reading, sheet = self.reading, self.sheet
+        try:
+            reading.template.render(turns, reading.learn, sheet)
+            if not sheet.open_learns():
+                raise BadExampleError("nothing in it is learnt: the assistant says nothing")
+            size_bytes = sheet.open_bytes()
+            if size_bytes > self.settings.document_limit_bytes:
+                raise _TooLargeError(size_bytes, self.settings.document_limit_bytes)
+        except BadExampleError:
+            sheet.drop_example()
+            raise
+        sheet.close_example(size_bytes)
+
+    def add_row(
+        self, row: dict[str, object], reason: str, note: Callable[[Exception], BadRow]
+    ) -> None:
+        """The same for a row that has to be looked at closely; what is wrong with it is mended or noted."""
+        try:
+            turns = turns_of(row, self.reading, whole=self.reading.template.whole_messages)
+            faults = {reason} - {""}
+            turns = [_mended_turn(turn, faults) for turn in turns]
+            reason = min(faults, default="")
+            if reason and self.settings.bad_text != "replace":
+                raise BadExampleError(reason)
+            self.add(turns)
+        except BadExampleError as error:
+            self.sheet.note_bad(note(error))
+        else:
+            if reason:
+                self.sheet.note_bad(note(BadExampleError(reason)))
+
+    def is_full(self) -> bool:
+        """Whether the sheet holds a block."""
+        return self.sheet.size_bytes >= self.settings.block_bytes
+
+    def take_piece(self, after: Cursor, done_bytes: int) -> Piece:
+        """What the sheet holds."""
+        return self.sheet.take_piece(
+            after=after, done_bytes=done_bytes, name=str(self.part.file.path)
+        )
+
+
+def read_lines(part: Part, settings: ReadSettings, reading: ExampleReading) -> Iterator[Piece]:
+    """The examples of a JSONL file."""
+    desk = _Desk(part=part, settings=settings, reading=reading)
+    lines = JsonLines(part=part, settings=settings)
+    decode = line_decoder(reading, whole=reading.template.whole_messages)
+    for chunk in lines.chunks():
+        position, end = chunk.position, chunk.position + len(chunk.data)
+        for line in chunk.data.split(b"\n"):
+            if line:
+                try:
+                    desk.add(decode(line))
+                except _NOT_PLAIN:
+                    _add_slowly(line, position, lines, desk)
+                except DataError as error:
+                    raise _at(f"line {lines.number(position)}", part, error) from error
+            position += len(line) + 1
+            if desk.is_full():
+                yield desk.take_piece(part.cursor(min(position, end)), chunk.done_bytes)
+        yield desk.take_piece(part.cursor(end), chunk.done_bytes)
+
+
+def read_parquet_rows(
+    part: Part, settings: ReadSettings, reading: ExampleReading
+) -> Iterator[Piece]:
+    """The examples of a Parquet file."""
+    desk = _Desk(part=part, settings=settings, reading=reading)
+    with open_parquet(part, settings) as file:
+        columns = needed_columns(file.schema_arrow, reading, str(part.file.path))
+        paths = [file.schema.column(index).path for index in range(len(file.schema))]
+        is_pruned = reading.kind == "chat" and not reading.template.whole_messages
+        keys = [reading.column("role"), reading.column("content")] if is_pruned else []
+        for batch in read_batches(file, part, settings, leaf_paths(paths, columns, keys)):
+            with explain_damage(part.file.path):
+                arrays = {column: pick_column(batch.rows, column) for column in columns}
+            yield from _batch_pieces(batch, arrays, 0, len(batch.rows), desk)
+
+
+def read_arrow_rows(part: Part, settings: ReadSettings, reading: ExampleReading) -> Iterator[Piece]:
+    """The examples of an Arrow file."""
+    desk = _Desk(part=part, settings=settings, reading=reading)
+    columns: list[str] = []
+
+    def pick(schema: pa.Schema) -> list[str]:
+        columns[:] = needed_columns(schema, reading, str(part.file.path))
+        return columns
+
+    for batch in read_mapped(part, pick):
+        with explain_damage(part.file.path):
+            arrays = {column: pick_column(batch.rows, column) for column in columns}
+            for array in arrays.values():
+                check_damage(array)
+        start, stop = wanted_rows(batch, part)
+        yield from _batch_pieces(batch, arrays, start, stop, desk)
+
+
+def _batch_pieces(
+    batch: RowBatch, arrays: dict[str, pa.Array], start: int, stop: int, desk: _Desk
+) -> Iterator[Piece]:
+    """Rows `start` to `stop` of a batch, about a block of them turned into Python at a time."""
+    part, settings = desk.part, desk.settings
+    while start < stop:
+        window = {
+            name: array.slice(start, min(stop - start, _WINDOW_ROWS))
+            for name, array in arrays.items()
+        }
+        with explain_damage(part.file.path):
+            sizes = sum(row_bytes(array) for array in window.values())
+        fitting = int(np.searchsorted(np.cumsum(sizes), settings.block_bytes, side="right"))
+        fitting = max(1, fitting)
+        taken = {name: array.slice(0, fitting) for name, array in window.items()}
+        for row in _add_rows(taken, batch.first_row + start, desk):
+            if desk.is_full():
+                yield desk.take_piece(part.cursor(row + 1), batch.done_bytes)
+        start += fitting
+        yield desk.take_piece(part.cursor(batch.first_row + start), batch.done_bytes)
+
+
+def _add_rows(arrays: dict[str, pa.Array], first_row: int, desk: _Desk) -> Iterator[int]:
+    """Lay rows on the sheet; yields the number of each one when that is done."""
+    reading = desk.reading
+    with explain_damage(desk.part.file.path):
+        is_fast = reading.kind == "chat" and not reading.template.whole_messages
+        ready = fast_turns(next(iter(arrays.values())), reading) if is_fast else None
+        rows = None if ready else list(rows_of(arrays))
+    for index in range(len(next(iter(arrays.values())))):
+        number = first_row + index
+        with _placed(f"row {number}", desk.part):
+            if ready is not None:
+                _add_ready(ready[index], number, desk)
+            elif rows is not None:
+                _add_closely(rows[index], number, desk)
+        yield number
+
+
+def _add_ready(turns: list[Turn], number: int, desk: _Desk) -> None:
+    try:
+        desk.add(turns)
+    except BadExampleError as error:
+        desk.sheet.note_bad(_bad_row(error, number, desk))
+
+
+def _add_closely(row: dict[str, object], number: int, desk: _Desk) -> None:
+    has_bytes = any(isinstance(value, bytes) for value in _leaves(row))
+    mended = _replaced(row) if has_bytes else row
+    assert isinstance(mended, dict)
+    desk.add_row(mended, NOT_UTF8 if has_bytes else "", lambda error: _bad_row(error, number, desk))
+
+
+def _add_slowly(line: bytes, position: int, lines: JsonLines, desk: _Desk) -> None:
+    """A line that the fast way did not take."""
+    if not line.strip():
+        return
+
+    def note(error: Exception) -> BadRow:
+        if isinstance(error, _TooLargeError) and lines.settings.bad_text == "fail":
+            name = f"{lines.part.file.path}, line {lines.number(position)}"
+            raise too_large(name, error.size_bytes, lines.settings.document_limit_bytes)
+        _refuse_missing_key(error, position, lines)
+        return lines.bad_row(str(error), position)
+
+    try:
+        row = load_object(line)
+    except BadLineError as error:
+        desk.sheet.note_bad(note(error))
+        return
+    with _placed(f"line {lines.number(position)}", lines.part):
+        desk.add_row(row, "" if is_utf8(line) else NOT_UTF8, note)
+
+
+def _refuse_missing_key(error: Exception, position: int, lines: JsonLines) -> None:
+    """A file whose first line has not the key is read by the wrong name."""
+    if not isinstance(error, NoSuchKeyError):
+        return
+    number = lines.number(position)
+    if number == 1 or lines.settings.bad_text == "fail":
+        keys = ", ".join(error.keys) or "none"
+        raise UsageError(
+            f"{lines.part.file.path}, line {number}: no key {error.name!r}; its keys are: {keys}",
+            remedy="pass `--column` with the names that the file has, another `--examples`, "
+            "or `--bad-text skip` if only some lines lack it",
+        )
+
+
+def _bad_row(error: Exception, number: int, desk: _Desk) -> BadRow:
+    """The record of a bad row, or the error that the policy asks for."""
+    path, settings = desk.part.file.path, desk.settings
+    if settings.bad_text == "fail":
+        if isinstance(error, _TooLargeError):
+            limit_bytes = settings.document_limit_bytes
+            raise too_large(f"{path}, row {number}", error.size_bytes, limit_bytes)
+        raise DataError(
+            f"{path}, row {number}: {error}",
+            remedy="pass `--bad-text skip` to leave such rows out and count them, or mend the file",
+        )
+    return BadRow(file=str(path), position=number, unit="row", reason=str(error))
+
+
+@contextmanager
+def _placed(place: str, part: Part) -> Iterator[None]:
+    """Inside, what a template does wrong is said with the row that made it show."""
+    try:
+        yield
+    except DataError as error:
+        raise _at(place, part, error) from error
+
+
+def _at(place: str, part: Part, error: DataError) -> DataError:
+    path = str(part.file.path)
+    if path in error.problem:
+        return error
+    return DataError(f"{path}, {place}: {error.problem}", remedy=error.remedy)
+
+
+def _mended_turn(turn: Turn, faults: set[str]) -> Turn:
+    """The turn with lone surrogates replaced; says so among the faults."""
+    strings = [turn.role, turn.content, *_leaves(turn.message)]
+    if not any(isinstance(text, str) and _has_surrogate(text) for text in strings):
+        return turn
+    faults.add(_SURROGATE)
+    message = _replaced(turn.message)
+    return Turn(
+        mend_surrogates(turn.role),
+        mend_surrogates(turn.content),
+        message if isinstance(message, dict) else None,
+    )
+
+
+def _has_surrogate(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _leaves(value: object) -> Iterator[object]:
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield key
+            yield from _leaves(item)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def _replaced(value: object) -> object:
+    """The value with U+FFFD where bytes are no UTF-8 and surrogates stand alone."""
+    if isinstance(value, dict):
+        return {_replaced(key): _replaced(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_replaced(item) for item in value]
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace")
+    return mend_surrogates(value) if isinstance(value, str) and _has_surrogate(value) else value

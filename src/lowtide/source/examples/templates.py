@@ -1,0 +1,211 @@
+"""Templates by name: the built-in ones, a Jinja file, or the one that comes with a Hugging Face tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from lowtide.errors import UsageError
+from lowtide.source.examples import built_in
+from lowtide.source.examples.settings import COLUMNS, ExampleKind, Learn
+from lowtide.source.examples.sheet import Sheet
+from lowtide.source.examples.special_names import SpecialInText, SpecialNames
+from lowtide.source.examples.turns import Turn
+from lowtide.units import KIB, MIB, format_bytes, printable
+
+BUILT_IN = ("chatml", "plain")
+
+_TEMPLATE_LIMIT_BYTES = 64 * KIB
+_CONFIG_LIMIT_BYTES = 32 * MIB
+_TEMPLATE_FILE, _CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
+_REMEDY = "pass `--template chatml`, `--template plain`, or the path of a Jinja file"
+
+
+class Template(Protocol):
+    """What makes text of an example."""
+
+    name: str
+    """"chatml", "plain", or the path it came from."""
+    source: str
+    """Its Jinja text."""
+    digest: str
+    """SHA-256 of the source, in hex."""
+    whole_messages: bool
+    """Whether it wants to see all that a row's messages hold, or only role and content."""
+
+    def render(self, turns: Sequence[Turn], learn: Learn, sheet: Sheet) -> None:
+        """Lay the text of an example on the sheet, as parts of which some are learnt.
+
+        `BadExampleError` if the row is at fault, `DataError` if the template is."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    """A template out of a file, and what its tokenizer says about the ends of text."""
+
+    source: str
+    bos: str | None = None
+    eos: str | None = None
+
+
+def load_template(
+    name: str | None,
+    kind: ExampleKind,
+    *,
+    special_tokens: Mapping[str, int],
+    end_of_text: str | None,
+    bos: str | None = None,
+    special_in_text: SpecialInText = "text",
+) -> Template:
+    """The built-in template of that name, the one in a file or folder, or the kind's default (None).
+
+    What cannot be loaded is a `UsageError`. A `tokenizer_config.json` also says which tokens the template
+    knows as `bos_token` and `eos_token`; otherwise they are `bos` and `end_of_text`.
+    """
+    names = SpecialNames(special_tokens, special_in_text)
+    if name is None:
+        name = "plain" if kind == "completion" else "chatml"
+    if name == "chatml":
+        return built_in.chatml(names)
+    if name == "plain":
+        return built_in.plain(names, kind, end_of_text)
+    found = _find(name)
+    if not found.source.strip():
+        raise UsageError(f"template {name} is empty", remedy=_REMEDY)
+    from lowtide.source.examples.jinja_template import JinjaTemplate  # Jinja only for those who ask
+
+    return JinjaTemplate(
+        name, found.source, names, bos=found.bos or bos, eos=found.eos or end_of_text
+    )
+
+
+def parse_columns(text: str, kind: ExampleKind) -> dict[str, str]:
+    """What `--column` says: `messages=conversations,role=from`, or one name; `text`, its default, gives {}."""
+    known = COLUMNS[kind]
+    if text == "text":
+        return {}
+    if "=" not in text:
+        if kind != "chat" or not text:
+            raise UsageError(
+                f"{text!r} does not say which column it names",
+                remedy=f"write it as `--column {','.join(f'{name}=NAME' for name in known)}`",
+            )
+        return {known[0]: text}
+    columns: dict[str, str] = {}
+    for item in text.split(","):
+        name, _, column = (side.strip() for side in item.partition("="))
+        if name not in known or not column or name in columns:
+            raise UsageError(
+                f"{item!r} in `--column` is not one of {', '.join(f'{each}=NAME' for each in known)}",
+                remedy=f"for {kind} examples the names are {', '.join(known)}, each once",
+            )
+        columns[name] = column
+    _check_distinct(columns, kind)
+    return columns
+
+
+def _check_distinct(columns: Mapping[str, str], kind: ExampleKind) -> None:
+    """Refuse one column under two names: role and content are keys of a message, apart from the columns."""
+    for group in (("messages",), ("role", "content")) if kind == "chat" else (COLUMNS[kind],):
+        taken = [columns.get(name, name) for name in group]
+        for column in taken:
+            if taken.count(column) > 1:
+                raise UsageError(
+                    f"`--column` gives {column!r} two meanings",
+                    remedy="name a column of its own for each",
+                )
+
+
+def _find(name: str) -> _Found:
+    """The template in a file: Jinja text, a tokenizer's settings, or a folder with one of them."""
+    path = Path(name)
+    if path.is_dir():
+        template, config = path / _TEMPLATE_FILE, path / _CONFIG_FILE
+        if template.is_file():
+            found = (
+                _from_config(config, needs_template=False)
+                if config.is_file()
+                else _Found(source="")
+            )
+            return _Found(source=_from_file(template), bos=found.bos, eos=found.eos)
+        if config.is_file():
+            return _from_config(config)
+        raise UsageError(
+            f"template {name} is a folder without {_TEMPLATE_FILE} or {_CONFIG_FILE}",
+            remedy=_REMEDY,
+        )
+    if not path.is_file():
+        raise UsageError(
+            f"template {name} is neither built in ({', '.join(BUILT_IN)}) nor a file",
+            remedy=_REMEDY,
+        )
+    return _from_config(path) if path.suffix == ".json" else _Found(source=_from_file(path))
+
+
+def _from_file(path: Path) -> str:
+    return _decode(_read(path, _TEMPLATE_LIMIT_BYTES), path)
+
+
+def _read(path: Path, limit_bytes: int) -> bytes:
+    try:
+        with path.open("rb") as file:
+            data = file.read(limit_bytes + 1)
+    except OSError as error:
+        raise UsageError(
+            f"template {path} cannot be read: {error.strerror or error}",
+            remedy="make it readable for this user, or pass another `--template`",
+        ) from error
+    if len(data) > limit_bytes:
+        raise UsageError(
+            f"template {path} is larger than {format_bytes(limit_bytes)}", remedy=_REMEDY
+        )
+    return data
+
+
+def _decode(data: bytes, path: Path) -> str:
+    try:
+        return data.decode("utf-8-sig").replace("\r\n", "\n")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            f"template {path} is not UTF-8: {error.reason} at byte {error.start}",
+            remedy="save it as UTF-8 text",
+        ) from error
+
+
+def _from_config(path: Path, *, needs_template: bool = True) -> _Found:
+    """The chat template of a `tokenizer_config.json`; of several the one called default."""
+    try:
+        config = msgspec.json.decode(_read(path, _CONFIG_LIMIT_BYTES), type=dict[str, object])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise UsageError(
+            f"template {path} is not a tokenizer's settings: {printable(str(error))}",
+            remedy=_REMEDY,
+        ) from error
+    source = config.get("chat_template")
+    if isinstance(source, list):
+        named = {
+            item.get("name"): item.get("template") for item in source if isinstance(item, dict)
+        }
+        source = named.get("default")
+    if not isinstance(source, str):
+        if needs_template:
+            raise UsageError(f"template {path} holds no chat_template", remedy=_REMEDY)
+        source = ""
+    if len(source) > _TEMPLATE_LIMIT_BYTES:
+        raise UsageError(
+            f"template {path} is larger than {format_bytes(_TEMPLATE_LIMIT_BYTES)}", remedy=_REMEDY
+        )
+    return _Found(
+        source=source, bos=_token(config.get("bos_token")), eos=_token(config.get("eos_token"))
+    )
+
+
+def _token(value: object) -> str | None:
+    """A token's name: a string, or an object that holds it as content."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else None

@@ -1,0 +1,192 @@
+"""A row as turns of a conversation, or why it is none.
+
+    chat           messages of role and content
+    instruction    user: the instruction, a blank line and the input; assistant: the output
+    completion     user: the prompt; assistant: the completion
+
+Roles are system, user, assistant, tool; ShareGPT's `human` and `gpt` are read as user and assistant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from lowtide.source.examples.settings import COLUMNS, ExampleKind, ExampleReading
+
+ROLE_NAMES = {"human": "user", "gpt": "assistant"}
+"""Roles that are read as others."""
+
+_JSON_NAMES = {
+    dict: "an object",
+    list: "an array",
+    bool: "a boolean",
+    int: "a number",
+    float: "a number",
+    str: "a string",
+    bytes: "bytes",
+    type(None): "null",
+}
+
+
+class BadExampleError(Exception):
+    """Why a row is no example; the policy for bad text decides what follows."""
+
+
+class NoSuchKeyError(BadExampleError):
+    """A row has not even the column."""
+
+    def __init__(self, name: str, keys: list[str]) -> None:
+        super().__init__(f"has no key {name!r}")
+        self.name = name
+        self.keys = keys
+
+
+class Turn(msgspec.Struct, gc=False):
+    """Who speaks, and what. `message` is all that the row had, where a template wants to see that."""
+
+    role: str
+    content: str
+    message: dict[str, object] | None = None
+
+
+def line_decoder(reading: ExampleReading, *, whole: bool) -> Callable[[bytes], list[Turn]]:
+    """What turns a good JSON line into turns, fast. Any line it fails on is left to `turns_of`."""
+    if reading.kind == "chat":
+        return _whole_decoder(reading) if whole else _chat_decoder(reading)
+    names = COLUMNS[reading.kind]
+    fields = [(name, str) for name in names if name != "input"]
+    row = msgspec.defstruct(
+        "Row",
+        [*fields, ("input", str | None, None)] if "input" in names else fields,
+        rename={name: reading.column(name) for name in names},
+        gc=False,
+    )
+    decode = msgspec.json.Decoder(row).decode
+    return lambda line: _turns_of_struct(decode(line), reading.kind)
+
+
+def turns_of(row: Mapping[str, object], reading: ExampleReading, *, whole: bool) -> list[Turn]:
+    """The turns of a row, looked at step by step; `BadExampleError` says what is wrong with it."""
+    if reading.kind == "chat":
+        name = reading.column("messages")
+        return turns_of_messages(_column(row, name), name, reading, whole=whole)
+    if reading.kind == "completion":
+        return _pair(_text(row, reading, "prompt"), _text(row, reading, "completion"))
+    more = row.get(reading.column("input"))
+    if more is not None:
+        more = _text(row, reading, "input")
+    return _pair(_ask(_text(row, reading, "instruction"), more), _text(row, reading, "output"))
+
+
+def turns_of_messages(
+    messages: object, name: str, reading: ExampleReading, *, whole: bool
+) -> list[Turn]:
+    """The turns of a value of the messages column."""
+    if isinstance(messages, dict):
+        messages = _rows_of_columns(messages)
+    if not isinstance(messages, list):
+        raise BadExampleError(f"the value of {name!r} is {name_kind(messages)}, not an array")
+    if not messages:
+        raise BadExampleError(f"{name!r} is empty")
+    role_key, content_key = reading.column("role"), reading.column("content")
+    turns = []
+    for number, message in enumerate(messages, start=1):
+        if not isinstance(message, dict):
+            raise BadExampleError(f"message {number} is {name_kind(message)}, not an object")
+        role = _message_text(message, role_key, number)
+        content = _message_text(message, content_key, number)
+        role = ROLE_NAMES.get(role, role)
+        kept = {**message, "role": role, "content": content} if whole else None
+        turns.append(Turn(role, content, kept))
+    return turns
+
+
+def name_kind(value: object) -> str:
+    """What a value is, in the words of JSON."""
+    return _JSON_NAMES.get(type(value), "not text")
+
+
+def _chat_decoder(reading: ExampleReading) -> Callable[[bytes], list[Turn]]:
+    message = msgspec.defstruct(
+        "Message",
+        [("role", str), ("content", str)],
+        rename={name: reading.column(name) for name in ("role", "content")},
+        gc=False,
+    )
+    row = msgspec.defstruct(
+        "Row",
+        [("messages", list[message])],  # type: ignore[valid-type]
+        rename={"messages": reading.column("messages")},
+        gc=False,
+    )
+    decode = msgspec.json.Decoder(row).decode
+
+    def turns(line: bytes) -> list[Turn]:
+        messages: list[Turn] = decode(line).messages  # type: ignore[attr-defined]
+        if not messages:
+            raise BadExampleError(f"{reading.column('messages')!r} is empty")
+        return messages
+
+    return turns
+
+
+def _whole_decoder(reading: ExampleReading) -> Callable[[bytes], list[Turn]]:
+    name = reading.column("messages")
+    row = msgspec.defstruct("Row", [("messages", object)], rename={"messages": name}, gc=False)
+    decode = msgspec.json.Decoder(row).decode
+
+    def turns(line: bytes) -> list[Turn]:
+        messages: object = decode(line).messages  # type: ignore[attr-defined]
+        return turns_of_messages(messages, name, reading, whole=True)
+
+    return turns
+
+
+def _turns_of_struct(row: msgspec.Struct, kind: ExampleKind) -> list[Turn]:
+    if kind == "completion":
+        return _pair(row.prompt, row.completion)  # type: ignore[attr-defined]
+    return _pair(_ask(row.instruction, row.input), row.output)  # type: ignore[attr-defined]
+
+
+def _ask(instruction: str, more: str | None) -> str:
+    return f"{instruction}\n\n{more}" if more else instruction
+
+
+def _pair(asked: str, answered: str) -> list[Turn]:
+    return [Turn("user", asked), Turn("assistant", answered)]
+
+
+def _column(row: Mapping[str, object], name: str) -> object:
+    if name not in row:
+        raise NoSuchKeyError(name, list(row))
+    return row[name]
+
+
+def _text(row: Mapping[str, object], reading: ExampleReading, column: str) -> str:
+    name = reading.column(column)
+    value = _column(row, name)
+    if not isinstance(value, str):
+        raise BadExampleError(f"the value of {name!r} is {name_kind(value)}, not a string")
+    return value
+
+
+def _message_text(message: Mapping[str, object], key: str, number: int) -> str:
+    if key not in message:
+        raise BadExampleError(f"message {number} has no {key!r}")
+    value = message[key]
+    if not isinstance(value, str):
+        raise BadExampleError(
+            f"the {key!r} of message {number} is {name_kind(value)}, not a string"
+        )
+    return value
+
+
+def _rows_of_columns(columns: Mapping[str, object]) -> object:
+    """A struct of lists (as `datasets` stores a Sequence of objects) as a list of structs."""
+    lists = {name: values for name, values in columns.items() if isinstance(values, list)}
+    lengths = {len(values) for values in lists.values()}
+    if not lists or len(lengths) > 1:
+        return columns
+    return [{name: values[i] for name, values in lists.items()} for i in range(lengths.pop())]

@@ -1,0 +1,91 @@
+"""Which tokens of a block are learnt, from the stretches of its bytes that are.
+
+A token is learnt if it shares a byte with such a stretch. Where tokens lie in the text follows from their
+lengths alone, as long as their bytes laid end to end are the text:
+
+    text     U s e r : _ h i \n A : _ y o      learnt: the bytes of "yo"
+    tokens   |------|-|----|--|-|-|----|        the last one, " yo", has its blank from the template
+
+A tokenizer that changes the text on the way (a normalizer, a blank put in front) is refused beforehand.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Mapping
+
+import numpy as np
+import numpy.typing as npt
+
+from lowtide.errors import DataError, UsageError
+from lowtide.tokenizer import hugging_face
+from lowtide.tokenizer.encode import EncodedBlock, EncodeSettings
+from lowtide.tokenizer.vocabulary import Vocabulary
+
+Lengths = npt.NDArray[np.uint32]
+Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
+PEAK_BYTES_PER_EXAMPLE_BYTE = 28
+"""While a block's learnt tokens are found, at worst a token a byte: the text and its ids (1 + 4), their
+lengths (4) and ends (8), steps and their sum (4 + 4), and flags."""
+
+
+def lengths_bytes(vocabulary: Vocabulary) -> int:
+    """What a table of token lengths occupies."""
+    return 4 * (vocabulary.size + 1)
+
+
+def measure_tokens(settings: EncodeSettings) -> Lengths:
+    """The bytes that each id stands for in a block: a mark and the delimiter as they are spelled there.
+
+    UsageError for a tokenizer that does not give a text's bytes back.
+    """
+    vocabulary = settings.vocabulary
+    lengths = np.zeros(vocabulary.size + 1, dtype=np.uint32)
+    if vocabulary.kind == "ranks":
+        for line in io.BytesIO(vocabulary.content):  # one at a time: a list of them all is 10 MB
+            if line.strip():
+                token, rank = line.split()
+                lengths[int(rank)] = len(base64.b64decode(token))
+    else:
+        _measure_json(lengths, vocabulary)
+    _measure_names(lengths, settings.marks)
+    lengths[settings.delimiter_id] = len(settings.delimiter)
+    return lengths
+
+
+def _measure_json(lengths: Lengths, vocabulary: Vocabulary) -> None:
+    file = hugging_face.read_file(vocabulary.content, name=vocabulary.name)
+    if not hugging_face.keeps_bytes(file) or not isinstance(file.model.vocab, dict):
+        raise UsageError(
+            f"the tokenizer {vocabulary.name} changes text before it cuts it, so which tokens are of an "
+            "answer cannot be told from the text",
+            remedy="pass `--learn all`, or a tokenizer without a normalizer, such as gpt2",
+        )
+    for text, number in file.model.vocab.items():
+        lengths[number] = len(text)  # a letter stands for a byte
+    _measure_names(lengths, {token.content: token.id for token in file.added_tokens})
+
+
+def _measure_names(lengths: Lengths, names: Mapping[str, int]) -> None:
+    for name, number in names.items():
+        lengths[number] = len(name.encode())
+
+
+def find_learnt(
+    encoded: EncodedBlock, spans: npt.NDArray[np.int64], *, lengths: Lengths, text_bytes: int
+) -> Flags:
+    """A flag for each id of a block of `text_bytes`, delimiters included: those are never learnt."""
+    token_ends = np.cumsum(lengths[encoded.ids], dtype=np.int64)
+    if (token_ends[-1] if len(token_ends) else 0) != text_bytes:
+        raise DataError(
+            "the bytes of the tokens do not add up to the text: this tokenizer leaves some out",
+            remedy="pass `--learn all`, or a tokenizer that knows every byte",
+        )
+    spans = spans[spans[:, 0] < spans[:, 1]]
+    steps = np.zeros(len(token_ends) + 1, dtype=np.int32)
+    np.add.at(steps, np.searchsorted(token_ends, spans[:, 0], side="right"), 1)
+    np.subtract.at(steps, np.searchsorted(token_ends, spans[:, 1], side="left") + 1, 1)
+    learnt: Flags = np.cumsum(steps[:-1], dtype=np.int32) > 0
+    learnt[encoded.ends] = False
+    return learnt

@@ -1,0 +1,30 @@
+"""A model with its optimizer, on the device of the run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+
+from lowtide.model.gpt import GPT
+from lowtide.training.build import build_model
+from lowtide.training.optimizer import make_optimizer
+from lowtide.training.settings import RunSettings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Learner:
+    """What steps change in place."""
+
+    model: GPT
+    optimizer: torch.optim.Optimizer
+    device: torch.device
+
+
+def make_learner(
+    settings: RunSettings, device: torch.device, *, start: Callable[[GPT], None] | None = None
+) -> Learner:
+    """As they are at the start of a run; `start` writes the weights, else they are drawn."""
+    model = build_model(settings, device, start=start)
+    return Learner(model=model, optimizer=make_optimizer(model, settings), device=device)

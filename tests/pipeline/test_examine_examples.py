@@ -1,0 +1,121 @@
+"""`verify` compares examples with their input: ids and learnt bits, through template and reference."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import lowtide
+from lowtide import TokenizeSettings
+from lowtide.pipeline.examine import Proof
+from lowtide.shards.manifest import read_manifest, write_manifest
+from lowtide.shards.read import open_dataset
+from tests.shards.streams import Stream, write_split
+
+HOSTILE = ["high tide", "<|im_end|>\n", "«é» 中文 🌊", "<|endoftext|>", "a  b\n\n", "{{ x }}", " "]
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Chats of one to three rounds, some of them longer than 60 tokens."""
+    path = tmp_path_factory.mktemp("rows") / "chats.jsonl"
+    chosen = np.random.default_rng(7)
+    with path.open("w") as file:
+        for _ in range(60):
+            said = [
+                {"role": role, "content": " ".join(chosen.choice(HOSTILE, chosen.integers(1, 9)))}
+                for _ in range(chosen.integers(1, 4))
+                for role in ("user", "assistant")
+            ]
+            file.write(json.dumps({"messages": said}) + "\n")
+    return path
+
+
+def settings_of(**chosen: object) -> TokenizeSettings:
+    return TokenizeSettings(examples="chat", val=0.2, context=60, **chosen)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("learn", "too_long"),
+    list(product(("assistant", "completion", "all"), ("split", "truncate", "skip"))),
+)
+def test_sound_examples_equal_their_input(
+    learn: str, too_long: str, rows: Path, tmp_path: Path
+) -> None:
+    made = lowtide.tokenize([rows], tmp_path, settings_of(learn=learn, too_long=too_long)).manifest
+    proof = lowtide.verify(tmp_path)
+    assert (proof.verification.problems, proof.comparison) == ((), "")
+    assert proof.compared_documents == made.documents
+    assert made.examples
+    assert made.examples.too_long_count > 0
+
+
+@pytest.mark.parametrize("eot", ["end", "start"])
+@pytest.mark.parametrize("template", ["chatml", "plain"])
+def test_with_end_of_text_around_them_too(
+    eot: str, template: str, rows: Path, tmp_path: Path
+) -> None:
+    lowtide.tokenize([rows], tmp_path, settings_of(eot=eot, template=template))
+    proof = lowtide.verify(tmp_path)
+    assert (proof.verification.problems, proof.comparison) == ((), "")
+    assert proof.compared_documents > 60
+
+
+def remade(rows: Path, folder: Path, *, change: str) -> Proof:
+    """A dataset that is whole by its digests, and wrong: as if lowtide itself had erred."""
+    lowtide.tokenize([rows], folder / "right", settings_of())
+    train = open_dataset(folder / "right").splits["train"]
+    assert train.learnt
+    ids = train.read(0, train.tokens).astype(np.uint32)
+    bits = train.learnt.read(0, train.tokens)
+    ends = np.concatenate(list(train.document_ends()))
+    at = int(ends[4]) + 1  # in example 5
+    if change == "id":
+        ids[at] ^= 1
+    else:
+        bits[at] ^= True
+    manifest = read_manifest(folder / "right")
+    wrong = folder / "wrong"
+    record = write_split(wrong, manifest.layout, "train", Stream(ids, ends, bits))
+    for name in ("documents_VAL.npy", "learnt_VAL.npy", "val_000000.npy"):
+        (wrong / name).write_bytes((folder / "right" / name).read_bytes())
+    splits = {**manifest.splits, "train": record}
+    write_manifest(wrong, dataclasses.replace(manifest, splits=splits))
+    return lowtide.verify(wrong)
+
+
+def test_a_bit_that_the_template_did_not_set_is_found(rows: Path, tmp_path: Path) -> None:
+    problems = remade(rows, tmp_path, change="bit").verification.problems
+    assert problems == (
+        "learnt_TRAIN.npy: the learnt bits of example 5 of train are not the template's",
+    )
+
+
+def test_a_token_that_the_input_does_not_give_is_found(rows: Path, tmp_path: Path) -> None:
+    problems = remade(rows, tmp_path, change="id").verification.problems
+    assert problems == ("example 5 of train is not the input's",)
+
+
+def test_a_template_that_changed_since_is_told_and_accuses_nobody(
+    rows: Path, tmp_path: Path
+) -> None:
+    template = tmp_path / "chat.jinja"
+    source = (
+        "{% for message in messages %}{{ message.role }}: {% generation %}"
+        "{{ message.content }}{% endgeneration %}\n{% endfor %}"
+    )
+    template.write_text(source)
+    lowtide.tokenize([rows], tmp_path / "out", settings_of(template=str(template)))
+    assert lowtide.verify(tmp_path / "out").compared_documents > 60
+    template.write_text(source.replace(": ", " says "))
+    proof = lowtide.verify(tmp_path / "out")
+    assert proof.verification.sound
+    assert proof.compared_documents == 0
+    assert f"the template {template} has changed since" in proof.comparison
+    template.unlink()
+    assert str(template) in lowtide.verify(tmp_path / "out").comparison
