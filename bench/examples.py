@@ -181,6 +181,7 @@ def reference(examples: Path, template: str) -> Iterator[tuple[np.ndarray, np.nd
         learnt = np.zeros(len(ids), dtype=bool)
         for start, stop in zip(borders[0::2], borders[1::2], strict=False):
             learnt |= (ends > start) & (ends - lengths[ids] < stop)
+        learnt[:1] = False  # nothing precedes it
         yield ids, learnt
 
 
@@ -193,6 +194,7 @@ def main() -> None:
         "--template", type=Path, help="a Jinja file  [default: lowtide's own chatml]"
     )
     parser.add_argument("--repeats", type=int, default=1)
+    parser.add_argument("--processes", default="1,2", help="of datasets.map")
     parser.add_argument("--work", type=Path, help="[default: the system's folder]")
     chosen = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=chosen.work) as folder:
@@ -212,7 +214,7 @@ def run(folder: Path, chosen: argparse.Namespace) -> None:
     print(
         f"{chosen.examples:,} examples, {format_bytes(examples.stat().st_size)}, template {named}"
     )
-    ours, peers = [], {1: [], 2: []}
+    ours, peers = [], {int(count): [] for count in chosen.processes.split(",")}
     for number in range(chosen.repeats):
         out = folder / f"ours{number}"
         seconds, peak, killed = time_ours(examples, named, out)

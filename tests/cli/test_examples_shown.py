@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import os
 import pty
+import re
 import subprocess
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from lowtide.shards.read import open_dataset
 from lowtide.tokenizer.reference import make_reference
 from lowtide.tokenizer.vocabulary import load_vocabulary
 from tests.commands import LOWTIDE, call, lowtide
+from tests.laws.chats import write_chats
 from tests.shards.streams import Stream, make_dataset
 
 QUESTION, ANSWER, REST = (
@@ -67,6 +69,23 @@ def test_what_is_learnt_stands_between_marks(examples: Path) -> None:
     assert "«tide and time" in long
     assert "time »" in long
     assert len(long) < 500  # both ends of the answer can be seen, and its middle is left out
+
+
+def test_what_is_shown_ends_before_learnt_text_would_stand_without_marks(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = [
+        {"role": role, "content": f"{role}{number}"}
+        for number in range(20)
+        for role in ("user", "assistant")
+    ]
+    source = write_chats(tmp_path, [said])["jsonl"]
+    call(capsys, "tokenize", source, "--out", tmp_path / "out", "--examples", "chat", "--val", "0")
+    shown = call(capsys, "inspect", tmp_path / "out").out
+    marked = re.findall("«assistant([0-9]+)<[|]im_end[|]>»", shown)
+    assert list(map(int, marked)) == list(range(len(marked)))
+    assert 10 < len(marked) < 20
+    assert shown.rstrip().endswith(f"«assistant{len(marked) - 1}<|im_end|>»…")
 
 
 def test_text_is_shown_without_marks(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
 
+from lowtide.shards.manifest import read_manifest
 from tests.commands import call
 from tests.laws.chats import make_chats, write_chats
+from tests.tokenizer_json import added_token, tokenizer_json
 
 Capsys = pytest.CaptureFixture[str]
 
@@ -55,6 +58,33 @@ def test_a_dry_run_over_examples_predicts_and_writes_nothing(
     assert predicted["too_long"] == record["too_long_count"]
 
 
+def test_names_that_the_tokenizer_does_not_know_are_told_once(
+    tmp_path: Path, capsys: Capsys, source: Path
+) -> None:
+    def said(number: int, *flags: str | Path) -> str:
+        command = ("tokenize", source, "--out", tmp_path / str(number), "--examples", "chat")
+        done = call(capsys, *command, *flags)
+        assert done.code == 0, done
+        return done.err
+
+    note = (
+        "<|im_start|> and <|im_end|> are no tokens of gpt2: they are spelled out, "
+        "and a message that spells them too looks the same"
+    )
+    assert " ".join(said(1).split()).count(note) == 1
+    assert "spelled out" not in said(2, "--template", "plain")
+    mine = tmp_path / "mine.jinja"
+    mine.write_text(
+        "{% generation %}{{ messages[0].content }}<|end|>{% endgeneration %}<|endoftext|>"
+    )
+    assert "<|end|> is no token of gpt2: it is spelled out" in said(3, "--template", mine)
+    tokenizer = tmp_path / "tokenizer.json"
+    names = ("<|im_start|>", "<|im_end|>")
+    added = [added_token(name, 50257 + at, special=True) for at, name in enumerate(names)]
+    tokenizer.write_text(json.dumps(tokenizer_json(added=added)))
+    assert "spelled out" not in said(4, "--tokenizer", tokenizer)
+
+
 @pytest.mark.parametrize(
     "flags",
     [
@@ -93,3 +123,29 @@ def test_columns_by_other_names(tmp_path: Path, capsys: Capsys) -> None:
     made = call(capsys, *command, "--column", columns, "--json")
     assert made.code == 0, made
     assert made.json["documents"] == 1
+
+
+def test_a_column_called_text_is_a_name_like_any_other(tmp_path: Path, capsys: Capsys) -> None:
+    path, out = tmp_path / "rows.jsonl", tmp_path / "out"
+    said = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "yo"}]
+    path.write_text(json.dumps({"text": said, "messages": said[:1]}) + "\n")
+    command = ("tokenize", path, "--out", out, "--examples", "chat")
+    assert "nothing in it is learnt" in call(capsys, *command).problem
+    assert call(capsys, *command, "--column", "text").code == 0
+    assert call(capsys, *command, "--column", "text", "--json").json["already_done"]
+    pair = tmp_path / "pairs.jsonl"
+    pair.write_text('{"prompt": "hi", "completion": "yo"}\n')
+    command = ("tokenize", pair, "--out", tmp_path / "pairs", "--examples", "completion")
+    refused = call(capsys, *command, "--column", "text")
+    assert (refused.code, refused.advice[0]) == (2, "--column")
+    assert "'text' does not say which column it names" in refused.problem
+    assert call(capsys, *command).code == 0
+
+
+def test_the_column_of_text_is_called_text_and_so_stored(tmp_path: Path, capsys: Capsys) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"text": "low tide"}\n')
+    for out, flags in ((tmp_path / "a", ()), (tmp_path / "b", ("--column", "text"))):
+        assert call(capsys, "tokenize", path, "--out", out, *flags).code == 0
+        assert read_manifest(out).settings["column"] == "text"
+    assert "messages=NAME,role=NAME,content=NAME" in call(capsys, "tokenize", "--help").out

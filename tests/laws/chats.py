@@ -131,9 +131,13 @@ class PlainReference:
 
 
 def cut(example: Tokens, context: int) -> list[Tokens]:
-    """An example in pieces of so many tokens, without those in which nothing is learnt."""
+    """An example in pieces of so many tokens, without those in which nothing is learnt.
+
+    A piece begins with the last token of the one before. Nothing precedes it there: its flag is off.
+    """
     ids, flags = example
-    pieces = [(ids[a : a + context], flags[a : a + context]) for a in range(0, len(ids), context)]
+    places = [(at, at + context) for at in range(0, max(1, len(ids) - 1), context - 1)]
+    pieces = [(ids[a:b], [False, *flags[a + 1 : b]]) for a, b in places]
     return [piece for piece in pieces if any(piece[1])]
 
 

@@ -99,6 +99,17 @@ def test_nothing_left_of_long_examples_is_an_error(tmp_path: Path, capsys: Capsy
     assert tokenize(capsys, source, out, *flags, "split").code == 0
 
 
+def test_examples_of_one_token_have_nothing_to_learn(tmp_path: Path, capsys: Capsys) -> None:
+    rows = [{"prompt": "", "completion": ""}] * 3
+    source, out = write_rows(tmp_path / "rows.jsonl", rows), tmp_path / "out"
+    failed = tokenize(capsys, source, out, "--examples", "completion")
+    assert failed.code == 1, failed
+    assert "nothing precedes it" in failed.problem
+    mended = tokenize(capsys, source, out, "--examples", "completion", *failed.advice)
+    assert mended.code == 0, mended
+    assert read_examples(out) == [([50256, 50256], [False, True])] * 3
+
+
 @pytest.mark.parametrize(
     ("template", "word"),
     [
@@ -154,4 +165,4 @@ def test_a_tokenizer_that_changes_text_is_refused_before_anything_is_read(
     assert failed.code == 2, failed
     assert not out.exists()
     assert tokenize(capsys, source, out, "--tokenizer", mine, *failed.advice).code == 0
-    assert all(all(flags) for _, flags in read_examples(out))
+    assert all(flags == [False, *[True] * (len(ids) - 1)] for ids, flags in read_examples(out))

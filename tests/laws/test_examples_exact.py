@@ -79,9 +79,9 @@ def _check_record(made: lowtide.TokenizeResult, expected: list[Tokens]) -> None:
     kept = [cut(one, CONTEXT) for one in expected]
     assert record.examples == sum(map(bool, kept)) == len(expected)
     assert record.too_long_count == sum(len(ids) > CONTEXT for ids, _ in expected) > 10
-    pieces = sum(-(-len(ids) // CONTEXT) for ids, _ in expected)
+    pieces = sum(-(-(len(ids) - 1) // (CONTEXT - 1)) for ids, _ in expected)
     assert record.dropped_count == pieces - sum(map(len, kept)) > 0
-    assert record.learnt_tokens == sum(sum(flags) for _, flags in expected)
+    assert record.learnt_tokens == sum(sum(flags[1:]) for _, flags in expected)
 
 
 def test_budget_workers_and_the_rows_format_change_no_byte(
@@ -151,6 +151,7 @@ def test_instructions_and_completions_are_chats_of_two_turns(tmp_path: Path, kin
         asked = [a for a, _ in pairs] + [f"{a}\n\nmore" for a, _ in pairs]
         pairs = list(zip(asked, [b for _, b in pairs] * 2, strict=True))
     else:
+        pairs += [("", "without a question")]  # its first token is no target
         rows = [{"prompt": a, "completion": b} for a, b in pairs]
     path = write_rows(tmp_path / "rows.jsonl", rows)
     settings = TokenizeSettings(examples=kind, val=0.0)  # type: ignore[arg-type]
@@ -160,7 +161,7 @@ def test_instructions_and_completions_are_chats_of_two_turns(tmp_path: Path, kin
         reference.encode([{"role": "user", "content": a}, {"role": "assistant", "content": b}])
         for a, b in pairs
     ]
-    assert read_examples(tmp_path / "out") == expected
+    assert read_examples(tmp_path / "out") == [p for one in expected for p in cut(one, 1024)]
 
 
 @pytest.mark.parametrize("learn", ["all", "completion"])
@@ -176,7 +177,7 @@ def test_learn_says_which_part(tmp_path: Path, learn: str) -> None:
     both_ids, both = PlainReference(PLAIN).encode(chat)
     assert ids == both_ids
     if learn == "all":
-        assert all(flags)
+        assert flags == [False, *[True] * (len(ids) - 1)]  # nothing precedes the first
     else:
         first_end = both_ids.index(END_OF_TEXT)
         assert flags == [flag and at > first_end for at, flag in enumerate(both)]

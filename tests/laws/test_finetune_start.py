@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from lowtide import TokenDataset
-from lowtide.errors import UsageError
+from lowtide.errors import DataError, UsageError
 from lowtide.model.gpt import GPT
 from lowtide.pipeline.choose_run import Asked, choose_run
 from lowtide.pipeline.start_weights import find_start, load_start, shape_for_start
@@ -163,6 +164,23 @@ def test_who_names_another_start_is_told(place: Path, tmp_path: Path) -> None:
         again(place / "ours")
 
 
+def test_with_a_plan_the_start_is_compared_too_and_may_be_gone(place: Path, tmp_path: Path) -> None:
+    init = shutil.copytree(place / "theirs", tmp_path / "start")
+    settings = asked_run(place, init=str(init), epochs=0.5)
+    run_heard(tmp_path / "run", settings)
+    plan = write_plan(tmp_path / "plan.toml", settings)
+    shutil.rmtree(init)
+
+    def again(init: Path) -> RunSettings:
+        asked = Asked(device="cpu", plan=plan, init=str(init))
+        found = choose_run(place / "examples", tmp_path / "run", asked, restart=False, slurm={})
+        return found.settings
+
+    assert again(init).init == str(init)
+    with pytest.raises(UsageError, match="not from"):
+        again(place / "ours")
+
+
 def test_every_example_is_seen_exactly_so_many_times(place: Path, tmp_path: Path) -> None:
     """The last step is short: nothing comes a third time to fill it."""
     windows = TokenDataset(place / "examples", context=SHAPE.context).window_count
@@ -198,3 +216,17 @@ def test_resuming_needs_the_start_no_more(place: Path, tmp_path: Path) -> None:
     assert ended.code == 0, ended.err
     assert tensors_of(run) == tensors_of(tmp_path / "undisturbed")
     assert told_of(run) == told_of(tmp_path / "undisturbed")
+
+
+def test_weights_that_cannot_be_meant_are_refused(place: Path, tmp_path: Path) -> None:
+    deeper = save_theirs(tmp_path / "deeper", replace(SHAPE, layers=SHAPE.layers + 1))
+    shutil.copy(place / "theirs" / "config.json", deeper / "config.json")
+    model = GPT(shape_for_start(deeper, context=None, vocabulary_size=None))
+    with pytest.raises(DataError, match=rf"have {SHAPE.layers + 1} layers"):
+        load_start(deeper, model)
+    broken = shutil.copytree(place / "theirs", tmp_path / "broken")
+    weights = load_file(broken / "model.safetensors")
+    weights["transformer.ln_f.bias"][3] = math.nan
+    save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(DataError, match="not finite"):
+        load_start(broken, model)

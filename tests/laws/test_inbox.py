@@ -10,7 +10,6 @@ import os
 import random
 import shutil
 import signal
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,9 +17,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lowtide.errors import StoppedError, StorageError, UsageError
+from lowtide.errors import StoppedError, UsageError
 from lowtide.events import Evaluated, Event, Note, Stepped
-from lowtide.pipeline.inbox import story
 from lowtide.pipeline.tokenize import tokenize
 from lowtide.shards.manifest import read_manifest
 from lowtide.training.checkpoint import find_checkpoints
@@ -283,36 +281,6 @@ def test_files_come_again_when_their_checkpoint_is_removed(scene: Scene, tmp_pat
     assert [stage for _, stage in stages(scene.run)] == ["done"] * 4
 
 
-def test_a_child_that_dies_is_the_files_failure(scene: Scene) -> None:
-    scene.put("a.jsonl")
-    result, _ = scene.train(environment={"PYTHONHOME": "/nowhere"})
-    assert "the process that tokenized it ended (1)" in result.failed[0].reason
-
-
-@pytest.mark.parametrize("kills", [1, 2])
-def test_a_child_that_is_killed_gets_a_second_chance(scene: Scene, kills: int) -> None:
-    scene.put("a.jsonl")
-    scene.put("b.jsonl", seed=1)
-
-    def kill() -> None:
-        killed: set[int] = set()
-        until = time.monotonic() + 30
-        while len(killed) < kills and time.monotonic() < until:
-            for child in psutil.Process().children():
-                if "lowtide.pipeline.inbox.tokenize_child" in child.cmdline():
-                    child.kill()
-                    killed.add(child.pid)
-            time.sleep(0.01)
-
-    killer = threading.Thread(target=kill)
-    killer.start()
-    result, _ = scene.train()
-    killer.join()
-    assert result.done == 3 - kills
-    assert [one.name for one in result.failed] == ["a.jsonl"] * (kills - 1)
-    assert all("was killed (signal 9)" in one.reason for one in result.failed)
-
-
 def test_a_run_can_start_from_another_and_see_files_twice(
     scene: Scene, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -330,17 +298,6 @@ def test_a_run_can_start_from_another_and_see_files_twice(
     assert losses[0] < 1.02 * first.train_loss, "it begins where the other has ended"
     again = call(capsys, "train", *place, "--until-empty", "--json")
     assert again.json["steps"] == 0, again.err
-
-
-def test_a_disk_that_says_no_is_not_the_files_fault(
-    scene: Scene, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    scene.put("a.jsonl")
-    with monkeypatch.context() as patch:
-        patch.setattr(story, "_WORK_NAME", "missing/inbox")
-        with pytest.raises(StorageError):
-            scene.train()
-    assert scene.train()[0].done == 1
 
 
 def test_documents_can_be_trained_on_too(tmp_path: Path) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from lowtide.journal import LOG_NAME, read_journal
 from lowtide.model.shape import ModelShape
 from tests.training.small_runs import VOCABULARY, Command, make_settings, make_tokens, write_plan
@@ -13,6 +15,7 @@ STEPS = 5000
 SHAPE = ModelShape(layers=1, heads=1, width=8, context=8, vocabulary_size=VOCABULARY)
 
 
+@pytest.mark.long
 def test_private_memory_after_100_and_5000_steps_is_the_same(tmp_path: Path) -> None:
     data, run = make_tokens(tmp_path / "tokens"), tmp_path / "run"
     settings = make_settings(

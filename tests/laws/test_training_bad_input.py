@@ -89,6 +89,7 @@ def test_the_advice_about_a_small_vocabulary_works(tmp_path: Path, text: Path) -
     assert read_trained(tmp_path / "out")[1] == []
 
 
+@pytest.mark.long
 def test_a_word_of_100_mb_is_refused_in_a_small_budget_and_learnt_in_a_large_one(
     tmp_path: Path,
 ) -> None:

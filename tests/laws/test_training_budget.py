@@ -41,6 +41,7 @@ def test_the_peak_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     assert peaks[1] < peaks[0] + 24 * MIB
 
 
+@pytest.mark.long
 @pytest.mark.cgroup
 def test_more_distinct_words_than_fit_are_learnt_exactly(tmp_path: Path) -> None:
     """Two million words, about 60 MB as tables and lists would have it: most of it goes through the disk."""

@@ -146,6 +146,7 @@ def test_the_predicted_peak_of_a_step_is_what_torch_allocates(
     )
 
 
+@pytest.mark.long
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("allocates_like_a_gpu")
 @pytest.mark.parametrize("recipe", ["fast", "lean"])

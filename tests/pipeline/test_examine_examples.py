@@ -13,8 +13,10 @@ import pytest
 import lowtide
 from lowtide import TokenizeSettings
 from lowtide.pipeline.examine import Proof
-from lowtide.shards.manifest import read_manifest, write_manifest
+from lowtide.shards.manifest import SplitRecord, read_manifest, write_manifest
 from lowtide.shards.read import open_dataset
+from lowtide.units import MIB
+from tests.laws.chats import write_chats
 from tests.shards.streams import Stream, write_split
 
 HOSTILE = ["high tide", "<|im_end|>\n", "«é» 中文 🌊", "<|endoftext|>", "a  b\n\n", "{{ x }}", " "]
@@ -99,6 +101,40 @@ def test_a_bit_that_the_template_did_not_set_is_found(rows: Path, tmp_path: Path
 def test_a_token_that_the_input_does_not_give_is_found(rows: Path, tmp_path: Path) -> None:
     problems = remade(rows, tmp_path, change="id").verification.problems
     assert problems == ("example 5 of train is not the input's",)
+
+
+def test_a_split_that_lost_its_examples_is_told_by_the_first_of_them(
+    rows: Path, tmp_path: Path
+) -> None:
+    lowtide.tokenize([rows], tmp_path, settings_of())
+    manifest = read_manifest(tmp_path)
+    for name in ("documents_VAL.npy", "learnt_VAL.npy", "val_000000.npy"):
+        (tmp_path / name).unlink()
+    splits = {**manifest.splits, "val": SplitRecord()}
+    write_manifest(tmp_path, dataclasses.replace(manifest, splits=splits))
+    problems = lowtide.verify(tmp_path).verification.problems
+    assert problems == ("example 0 of val is missing: the input has more",)
+
+
+@pytest.mark.parametrize("bad_text", ["fail", "skip", "replace"])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow"])
+def test_an_example_larger_than_is_compared_accuses_nobody(
+    tmp_path: Path, kind: str, bad_text: str
+) -> None:
+    answers = ["low", "high", "tide " * MIB, "ebb"]
+    chats = [
+        [{"role": "user", "content": "How?"}, {"role": "assistant", "content": answer}]
+        for answer in answers
+    ]
+    source = write_chats(tmp_path / "in", chats)[kind]
+    settings = TokenizeSettings(examples="chat", val=0.0, bad_text=bad_text)  # type: ignore[arg-type]
+    made = lowtide.tokenize([source], tmp_path / "out", settings, memory="2GiB").manifest
+    assert made.examples
+    assert made.examples.examples == len(answers)
+    proof = lowtide.verify(tmp_path / "out")
+    assert proof.verification.problems == ()
+    assert proof.comparison.startswith("no further than this: ")
+    assert "more than" in proof.comparison
 
 
 def test_a_template_that_changed_since_is_told_and_accuses_nobody(

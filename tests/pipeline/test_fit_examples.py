@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import get_args
 
 import numpy as np
@@ -38,6 +39,16 @@ def examples_of(run: Run) -> list[Example]:
     return [pairs[a:b] for a, b in zip(starts[:-1], run.ends.tolist(), strict=True)]
 
 
+def split_plainly(example: Example, context: int) -> list[Example]:
+    """Token by token. A full piece ends, and the next one opens with its last token, to be seen again."""
+    pieces: list[Example] = [[]]
+    for token, flag in example:
+        if len(pieces[-1]) == context:
+            pieces.append([(pieces[-1][-1][0], False)])
+        pieces[-1].append((token, flag and len(pieces[-1]) > 0))
+    return pieces
+
+
 def fit_plainly(
     examples: list[Example], context: int, policy: TooLong
 ) -> tuple[list[Example], list[int], int, int]:
@@ -45,14 +56,10 @@ def fit_plainly(
     origin: list[int] = []
     too_long = dropped = 0
     for number, example in enumerate(examples):
-        pieces = [example]
+        pieces = split_plainly(example, context)
         if len(example) > context:
             too_long += 1
-            pieces = {
-                "split": [example[at : at + context] for at in range(0, len(example), context)],
-                "truncate": [example[:context]],
-                "skip": [],
-            }[policy]
+            pieces = {"split": pieces, "truncate": pieces[:1], "skip": []}[policy]
         for piece in pieces:
             if any(flag for _, flag in piece):
                 kept.append(piece)
@@ -73,6 +80,33 @@ def test_examples_are_fitted_as_a_plain_loop_does_it(
     assert fitted.origin.tolist() == origin
     assert (fitted.too_long, fitted.dropped) == (too_long, dropped)
     assert fitted.examples == len(set(origin))
+
+
+def targets_of(examples: list[Example]) -> list[tuple[int, int]]:
+    """What a model is asked: the learnt tokens that have one before them, with that one."""
+    return [
+        (before, token)
+        for example in examples
+        for (before, _), (token, learnt) in pairwise(example)
+        if learnt
+    ]
+
+
+@given(examples=EXAMPLES, context=st.integers(2, 6))
+def test_a_split_loses_no_target_and_every_bit_is_one(
+    examples: list[Example], context: int
+) -> None:
+    fitted = examples_of(fit_examples(run_of(examples), context=context, policy="split").run)
+    assert targets_of(fitted) == targets_of(examples)
+    assert sum(flag for example in fitted for _, flag in example) == len(targets_of(examples))
+    assert all(len(example) <= context for example in fitted)
+
+
+@given(examples=EXAMPLES)
+def test_the_run_that_is_fitted_stays_as_it_was(examples: list[Example]) -> None:
+    run = run_of(examples)
+    fit_examples(run, context=6, policy="truncate")
+    assert examples_of(run) == examples
 
 
 @given(examples=EXAMPLES, sides=st.lists(st.booleans(), min_size=9, max_size=9))

@@ -106,12 +106,33 @@ def test_files_come_again_when_their_checkpoints_were_removed(
     assert [entry.stage for entry in opened(tmp_path).pending] == ["taken"] * 4
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"event": "done", "number": 4}',
+        '{"event": "rewound", "step": "x"}',
+        '{"event": "taken", "number": [1]}',
+        '{"event": "held-out", "digest": 3}',
+        '{"number": 1}',
+        "no JSON",
+    ],
+)
 def test_a_ledger_that_was_edited_is_refused(
+    tmp_path: Path, opened: Callable[[Path], Ledger], line: str
+) -> None:
+    (tmp_path / "inbox.jsonl").write_text(f"{line}\n")
+    with pytest.raises(VerificationError, match="line 1 of") as told:
+        opened(tmp_path)
+    assert "put inbox.jsonl" in told.value.remedy
+    assert "move" not in told.value.remedy
+
+
+def test_a_file_that_is_held_out_whole_does_not_come_again(
     tmp_path: Path, opened: Callable[[Path], Ledger]
 ) -> None:
-    (tmp_path / "inbox.jsonl").write_text('{"event": "done", "number": 4}\n')
-    with pytest.raises(VerificationError, match="does not hold what it should"):
-        opened(tmp_path)
+    ledger = opened(tmp_path)
+    ledger.finish(make_ready(ledger, "a.jsonl", first_step=0, steps=0))
+    assert opened(tmp_path).rewind(tmp_path, -1) == 0
 
 
 def test_a_name_that_is_no_utf8_is_kept(tmp_path: Path, opened: Callable[[Path], Ledger]) -> None:

@@ -7,13 +7,18 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from lowtide.errors import StorageError
 from lowtide.guard.open_files import find_written
 from lowtide.pipeline.inbox import look
+from lowtide.pipeline.inbox.intake import Intake
+from lowtide.pipeline.inbox.ledger import Ledger
 from lowtide.pipeline.inbox.look import Found, Looked, Lookout
+from tests.pipeline.inboxes import make_scene
 
 
 class Clock:
@@ -167,3 +172,19 @@ def test_what_was_taken_is_not_seen_again(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("x")
     lookout, _ = watch(tmp_path, is_known=lambda found: found.name == "a.jsonl")
     assert lookout.look() == Looked()
+
+
+def test_a_folder_that_is_away_is_waited_for_and_told_once(tmp_path: Path) -> None:
+    scene = make_scene(tmp_path / "scene")
+    scene.put("a.jsonl")
+    warned: list[str] = []
+    with closing(Ledger(tmp_path)) as ledger:
+        intake = Intake(scene.prepare(), ledger, warned.append, warned.append)
+        scene.inbox.rename(tmp_path / "away")
+        assert (intake.take(patient=True), intake.take(patient=True)) == (None, None)
+        assert len(warned) == 1
+        assert "it is waited for" in warned[0]
+        with pytest.raises(StorageError, match="cannot be looked into"):
+            intake.take(patient=False)
+        (tmp_path / "away").rename(scene.inbox)
+        assert intake.take(patient=True) is not None

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from lowtide.errors import UsageError
 from lowtide.pipeline.inbox.prepare import prepare_inbox
-from lowtide.pipeline.inbox.settings import InboxSettings, read_inbox_settings, tokenize_settings
+from lowtide.pipeline.inbox.settings import (
+    InboxSettings,
+    in_toml,
+    read_inbox_settings,
+    tokenize_settings,
+)
 
 
 def read(inbox: Path, text: str) -> InboxSettings:
@@ -34,11 +41,19 @@ def test_names_may_be_written_with_dashes_or_underscores(tmp_path: Path) -> None
     ("text", "problem"),
     [
         ("learning-rate = 1", "learning_rate, which an inbox does not know"),
-        ('examples = "poems"', "Invalid enum value 'poems'"),
+        (
+            'examples = "poems"',
+            "examples cannot be 'poems'(.|\n)*chat, instruction, completion, none",
+        ),
         ('val = "much"', "Expected `float`, got `str`"),
         ("examples = ", "cannot be read as TOML"),
         ('marker = ""', "marker ''"),
         ('marker = "../x"', "no file's name can end in"),
+        ('marker = ".jsonl"', "how files to be read end"),
+        ('marker = ".txt.gz"', "how files to be read end"),
+        ("val = 2", r"lowtide\.toml: val = 2.0 is not a share(.|\n)*`val = 0\.0005`"),
+        ("context = 1", r"lowtide\.toml: context = 1 leaves no room(.|\n)*`context = 1024`"),
+        ('separator = "line"', "leave `separator` out"),
     ],
 )
 def test_what_cannot_be_meant_is_refused(tmp_path: Path, text: str, problem: str) -> None:
@@ -90,3 +105,31 @@ def test_where_files_lie_and_how_they_are_marked_may_change_and_nothing_else(
     assert stream("val = 0.02") != before
     assert stream('learn = "all"') != before
     assert stream('template = "plain"') != before
+
+
+def test_flags_of_tokenize_are_told_as_lines_of_the_file(tmp_path: Path) -> None:
+    settings = read(tmp_path, 'column = "role=a,role=b"')
+    with pytest.raises(UsageError, match=r"lowtide\.toml") as told:
+        prepare_inbox(tmp_path, settings, context=64)
+    assert "--" not in f"{told.value.problem} {told.value.remedy}"
+    assert in_toml("pass `--learn all`, or a larger `--memory`") == (
+        'pass `learn = "all"`, or a larger `--memory`'
+    )
+
+
+def test_the_documented_file_says_what_holds_without_it(tmp_path: Path) -> None:
+    page = Path(__file__).parents[2] / "docs" / "inbox.md"
+    found = re.search(r"```toml\n(.*?)```", page.read_text(), re.DOTALL)
+    assert found
+    settings = read(tmp_path, found[1])
+    prepared = prepare_inbox(tmp_path, settings, context=1024)
+    (tmp_path / "lowtide.toml").unlink()
+    without = prepare_inbox(tmp_path, read_inbox_settings(tmp_path), context=1024)
+    assert prepared.tokenize == without.tokenize
+    lines = re.findall(r"^(?:# )?([a-z-]+) = ", found[1], re.MULTILINE)
+    assert {one.name.replace("_", "-") for one in fields(InboxSettings)} == set(lines)
+
+
+def test_a_folder_that_cannot_be_looked_into_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="cannot be looked into: File name too long"):
+        read_inbox_settings(tmp_path / ("x" * 300))

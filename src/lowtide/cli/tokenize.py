@@ -10,7 +10,6 @@ from lowtide.cli.choices import (
     COUNT,
     EOT,
     FORMAT,
-    column_option,
     debug_option,
     separator_option,
     tokenizer_option,
@@ -24,7 +23,12 @@ from lowtide.pipeline.stop_signals import listen_for_stops
     "--out", required=True, metavar="DIR", help="Folder for the shards; new, empty, or to go on in."
 )
 @tokenizer_option
-@column_option
+@click.option(
+    "--column",
+    metavar="NAME",
+    help="Field or column that holds the text; of examples, messages=NAME,role=NAME,content=NAME. "
+    " [default: text]",
+)
 @separator_option
 @click.option(
     "--memory", metavar="SIZE", help="Budget such as 1GiB or 50%.  [default: a modest share]"

@@ -163,7 +163,7 @@ class TokenDataset:
 
     @property
     def learnt_tokens(self) -> int | None:
-        """Tokens that are learnt, of those of the split that were asked for; None for text, which all is."""
+        """Tokens that are learnt; None for text, which all is. With a `val_fraction`, a pass over the bits."""
         return count_learnt(self._found)
 
     @property

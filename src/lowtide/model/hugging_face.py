@@ -8,6 +8,7 @@ zeros put back on the way in. Their head is the embedding, as ours is, and is no
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -30,6 +31,7 @@ _OF_BLOCK = {
 _EMBEDDING = "token_embedding.weight"
 _HEAD = "lm_head.weight"
 _PREFIX = "transformer."
+_LAYER = re.compile(r"(?:transformer\.)?h\.(\d+)\.")
 _SAME_ACTIVATION = ("gelu_new", "gelu_pytorch_tanh")
 _MUST_BE: dict[str, tuple[JsonValue, JsonValue]] = {
     "layer_norm_epsilon": (1e-5, 1e-5),
@@ -91,6 +93,7 @@ def each_from_hugging_face(
     state: Mapping[str, Tensor], shape: ModelShape
 ) -> Iterator[tuple[str, Tensor]]:
     """The same one after another, for a caller who puts each where it belongs: no two are held at a time."""
+    _refuse_more_layers(state, shape)
     for pair in pairs_of(shape):
         ours = _ours(state, pair, shape)
         if pair.ours == _EMBEDDING and _HEAD in state:
@@ -188,6 +191,16 @@ def _check_head(head: Tensor, embedding: Tensor) -> None:
         raise DataError(
             f"{_HEAD} is not the embedding, which GPT-2's head is",
             remedy="pass a GPT-2 model whose word embeddings are tied",
+        )
+
+
+def _refuse_more_layers(state: Mapping[str, Tensor], shape: ModelShape) -> None:
+    """Layers that the config does not count would be left out in silence."""
+    found = {int(match[1]) for name in state if (match := _LAYER.match(name))}
+    if found and max(found) >= shape.layers:
+        raise DataError(
+            f"the weights have {max(found) + 1} layers, and config.json says {shape.layers}",
+            remedy="pass a folder whose config.json and weights belong together",
         )
 
 

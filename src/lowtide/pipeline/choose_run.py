@@ -12,6 +12,7 @@ from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import DoesNotFitError, UsageError
 from lowtide.model.needs import peak_of_run
 from lowtide.pipeline.plan import look_at_data, make_plan
+from lowtide.pipeline.run_source import is_of_inbox
 from lowtide.plan.finetune import FineTuning, finetune_settings
 from lowtide.plan.fit import RECIPES, largest_micro_batch
 from lowtide.plan.machine import LIBRARY_BYTES, Machine, choose_machine, cpu_machine
@@ -79,17 +80,38 @@ def choose_run(
     _check_end(asked)
     with storage_errors(Path(out), doing="read"):
         stands = (Path(out) / RUN_NAME).exists() and not restart
-    if asked.plan is not None:
+    if stands:
+        refuse_other_kind(Path(out), inbox=False)
+        base = _as_it_stands(Path(out), asked)
+    elif asked.plan is not None:
         base = with_start(read_plan(asked.plan), asked)
-    elif stands:
-        base = read_run_record(Path(out)).settings
-        check_start(base, asked)
     elif asked.init is not None:
         base = _tune_now(data, asked.init, asked, slurm)
     else:
         base = _plan_now(data, asked, slurm, speeds)
     settings = with_wishes(replace(base, data=str(Path(data).absolute())), asked)
     return fit_to_machine(settings, slurm=slurm, speeds=speeds)
+
+
+def refuse_other_kind(out: Path, *, inbox: bool) -> None:
+    """UsageError where the run that stands is over an inbox and the one that is asked for is not, or not so."""
+    if is_of_inbox(read_run_record(out).stream) == inbox:
+        return
+    if inbox:
+        kind, go_on = "a run over a dataset, not over an inbox", "name its DATA without `--inbox`"
+    else:
+        kind, go_on = "a run over an inbox", "pass `--inbox` with its folder instead of DATA"
+    raise UsageError(
+        f"{out} is {kind}",
+        remedy=f"{go_on}; or pass another `--out`, and `--init {out}` to begin with its weights",
+    )
+
+
+def _as_it_stands(out: Path, asked: Asked) -> RunSettings:
+    """The settings of the run, or of a plan for it. Its start is not looked at: it may be gone."""
+    stored = read_run_record(out).settings
+    check_start(stored, asked)
+    return stored if asked.plan is None else replace(read_plan(asked.plan), init=stored.init)
 
 
 def fit_to_machine(

@@ -81,9 +81,8 @@ def _same_template(
 def _difference(dataset: Dataset, piece: ExpectedPiece, number: int) -> str:
     """What is wrong with the stored piece; empty when nothing is."""
     split = dataset.splits[piece.split]
-    assert split.learnt is not None, "examples have learnt bits"
     name = f"example {number} of {piece.split}"
-    if number >= (split.document_count or 0):
+    if split.learnt is None or number >= (split.document_count or 0):
         return f"{name} is missing: the input has more"
     start, end = split.document(number)
     if not np.array_equal(split.read(start, end), piece.ids):
@@ -109,9 +108,10 @@ def _expected(
             learnt = _learnt_tokens(ids, spans, examples.recipe.lengths)
             ids, learnt = _with_end_of_text(ids, learnt, settings.placement, vocabulary)
             for at, stop in _fitting(len(ids), examples):
-                if learnt[at:stop].any():
+                bits = np.append([False], learnt[at + 1 : stop])  # nothing precedes the first
+                if bits.any():
                     name = "val" if val else "train"
-                    yield ExpectedPiece(split=name, ids=ids[at:stop], learnt=learnt[at:stop])
+                    yield ExpectedPiece(split=name, ids=ids[at:stop], learnt=bits)
             given += 1
             text_bytes += len(text)
             if given >= _COMPARED_EXAMPLES or text_bytes >= _COMPARED_TEXT_BYTES:
@@ -168,10 +168,10 @@ def _with_end_of_text(
 
 
 def _fitting(tokens: int, examples: PreparedExamples) -> list[tuple[int, int]]:
-    """The parts of an example that are kept, each no longer than the context."""
+    """The parts of an example that are kept, each from the last token of the one before."""
     context, too_long = examples.recipe.context, examples.recipe.too_long
     if tokens > context and too_long == "skip":
         return []
     if too_long == "truncate":
         return [(0, min(tokens, context))]
-    return [(at, min(tokens, at + context)) for at in range(0, tokens, context)]
+    return [(at, min(tokens, at + context)) for at in range(0, max(1, tokens - 1), context - 1)]

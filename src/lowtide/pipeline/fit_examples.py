@@ -1,7 +1,9 @@
 """Examples longer than the context: split, truncated or left out, and counted.
 
-    context 4, learnt *      a a a* a* a a* a     split: a a a* a* | a a* a    truncate: a a a* a*    skip:
+    context 4, learnt *      a b c* d* e f* g     split: a b c* d* | d e f* g    truncate: a b c* d*    skip:
 
+A piece goes on from the last token of the one before, which is there to be seen and not learnt again: without
+it the next token would have nothing before it. Nor has the first token of an example, which is never learnt.
 A piece in which nothing is learnt is dropped: it would cost a window and teach nothing.
 """
 
@@ -12,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.pipeline.arrange import Run
+from lowtide.pipeline.arrange import Flags, Run
 from lowtide.source.examples.settings import TooLong
 
 Numbers = npt.NDArray[np.int64]
@@ -39,20 +41,15 @@ def fit_examples(run: Run, *, context: int, policy: TooLong) -> Fitted:
     assert run.learnt is not None
     starts = np.concatenate(([0], run.ends[:-1])).astype(np.int64)[: len(run.ends)]
     lengths = run.ends - starts
-    is_long = lengths > context
     pieces, origin = _cut(starts, lengths, context, policy)
-    learnt_before = np.concatenate(([0], np.cumsum(run.learnt, dtype=np.int64)))
-    teaches = learnt_before[pieces[:, 1]] > learnt_before[pieces[:, 0]]
-    too_long, dropped = int(is_long.sum()), int((~teaches).sum())
-    if not too_long and not dropped:
-        return Fitted(run=run, origin=origin, too_long=0, dropped=0)
-    kept = pieces[teaches]
-    stays = _inside(kept, len(run.tokens))
-    fitted = Run(
-        tokens=run.tokens[stays],
-        ends=np.cumsum(kept[:, 1] - kept[:, 0]),
-        learnt=run.learnt[stays],
-    )
+    teaches = _teaches(pieces, run.learnt)
+    too_long, dropped = int((lengths > context).sum()), int((~teaches).sum())
+    if too_long or dropped:
+        fitted = _copy(run, run.learnt, pieces[teaches])
+    else:
+        learnt = run.learnt.copy()
+        learnt[starts] = False
+        fitted = Run(tokens=run.tokens, ends=run.ends, learnt=learnt)
     return Fitted(run=fitted, origin=origin[teaches], too_long=too_long, dropped=dropped)
 
 
@@ -66,17 +63,43 @@ def _cut(
     if policy != "split":
         stops = starts[numbers] + np.minimum(lengths[numbers], context)
         return np.stack((starts[numbers], stops), axis=1), numbers
-    counts = np.maximum(-(-lengths // context), 1)
+    step = context - 1
+    counts = np.maximum(-(-(lengths - 1) // step), 1)
     origin = np.repeat(numbers, counts)
     within = np.arange(len(origin)) - np.repeat(np.cumsum(counts) - counts, counts)
-    begins = starts[origin] + within * context
+    begins = starts[origin] + within * step
     stops = np.minimum(begins + context, (starts + lengths)[origin])
     return np.stack((begins, stops), axis=1), origin
 
 
-def _inside(pieces: Numbers, tokens: int) -> npt.NDArray[np.bool_]:
-    """A flag for each token that lies in a piece. Pieces are in order and share no token."""
+def _teaches(pieces: Numbers, learnt: Flags) -> Flags:
+    """Whether something is learnt in a piece behind its first token, a flag each."""
+    learnt_before = np.concatenate(([0], np.cumsum(learnt, dtype=np.int64)))
+    begins, stops = pieces[:, 0], pieces[:, 1]
+    found: Flags = learnt_before[stops] > learnt_before[np.minimum(begins + 1, stops)]
+    return found
+
+
+def _copy(run: Run, learnt: Flags, pieces: Numbers) -> Run:
+    """The tokens of the pieces, one behind the other; a token that two of them share comes twice."""
+    begins, stops = pieces[:, 0], pieces[:, 1]
+    ends = np.cumsum(stops - begins)
+    firsts = ends - (stops - begins)
+    again = begins[1:] < stops[:-1]
+    shared = begins[1:][again]
+    places = (firsts[1:] - (np.cumsum(again) - again))[again]
+    stays = _inside(pieces, len(run.tokens))
+    flags = np.insert(learnt[stays], places, False)
+    flags[firsts] = False
+    return Run(
+        tokens=np.insert(run.tokens[stays], places, run.tokens[shared]), ends=ends, learnt=flags
+    )
+
+
+def _inside(pieces: Numbers, tokens: int) -> Flags:
+    """A flag for each token that lies in a piece. Pieces are in order."""
     steps = np.zeros(tokens + 1, dtype=np.int8)
     np.add.at(steps, pieces[:, 0], 1)
     np.subtract.at(steps, pieces[:, 1], 1)
-    return np.cumsum(steps[:-1], dtype=np.int8) > 0
+    found: Flags = np.cumsum(steps[:-1], dtype=np.int8) > 0
+    return found

@@ -12,7 +12,7 @@ from lowtide.memory.budget import Budget, choose_budget
 from lowtide.memory.limits import machine_limit
 from lowtide.memory.meter import private_bytes
 from lowtide.pipeline.encode_blocks import Recipe
-from lowtide.pipeline.prepare_examples import prepare_examples
+from lowtide.pipeline.prepare_examples import PreparedExamples, prepare_examples
 from lowtide.pipeline.settings import TokenizeSettings, check_settings, resolve_examples
 from lowtide.pipeline.spend import Allowances, foreign_bytes, spend
 from lowtide.shards.layout import ShardLayout
@@ -69,22 +69,12 @@ def prepare(
     budget = memory if isinstance(memory, Budget) else choose_budget(memory, machine_limit())
     vocabulary = load_vocabulary(settings.tokenizer)
     end_of_text = _end_of_text(vocabulary, settings)
-    layout = ShardLayout(
-        format=settings.format,
-        vocabulary_size=vocabulary.size,
-        shard_tokens=settings.shard_tokens,
-    )
+    layout = _choose_layout(vocabulary, settings)
     found = find_inputs(inputs, leave_out=out)
-    allowances = spend(
-        budget,
-        vocabulary,
-        workers=choose_workers(workers),
-        reads_rows=any(item.kind is not InputKind.TEXT for item in found),
-        examples=settings.examples is not None,
-    )
+    allowances = _choose_allowances(budget, vocabulary, found, settings, workers)
     delimiter = choose_delimiter(found, settings, vocabulary)
     examples = prepare_examples(settings, vocabulary, found, delimiter)
-    by_hash = settings.split == "hash"
+    encode = examples.encode if examples else _encode_text(vocabulary, delimiter, settings)
     return Prepared(
         settings=examples.settings if examples else settings,
         inputs=found,
@@ -93,31 +83,80 @@ def prepare(
         allowances=allowances,
         layout=layout,
         foreign_bytes=foreign_bytes(private_bytes()),
-        recipe=Recipe(
-            encode=examples.encode
-            if examples
-            else EncodeSettings(
-                vocabulary=vocabulary,
-                delimiter=delimiter,
-                special_in_text=settings.special_in_text,
-            ),
-            placement=settings.placement,
-            end_of_text=end_of_text,
-            width=layout.dtype,
-            val_fraction=settings.val if by_hash else 0.0,
-            examples=examples.recipe if examples else None,
-        ),
-        read=ReadSettings(
-            column=settings.column,
-            separator=settings.separator,
-            bad_text=settings.bad_text,
-            delimiter=delimiter,
-            block_bytes=allowances.block_bytes,
-            document_limit_bytes=allowances.row_limit_bytes,
-            cut_rule=choose_cut_rule(vocabulary, settings),
-            tail=None if by_hash or not settings.val else find_tail(found, settings.val),
-            examples=examples.reading if examples else None,
-        ),
+        recipe=_make_recipe(encode, end_of_text, layout, settings, examples),
+        read=_choose_reading(found, encode, allowances, settings, examples),
+    )
+
+
+def _choose_layout(vocabulary: Vocabulary, settings: TokenizeSettings) -> ShardLayout:
+    return ShardLayout(
+        format=settings.format,
+        vocabulary_size=vocabulary.size,
+        shard_tokens=settings.shard_tokens,
+    )
+
+
+def _choose_allowances(
+    budget: Budget,
+    vocabulary: Vocabulary,
+    inputs: list[InputFile],
+    settings: TokenizeSettings,
+    workers: int | None,
+) -> Allowances:
+    return spend(
+        budget,
+        vocabulary,
+        workers=choose_workers(workers),
+        reads_rows=any(item.kind is not InputKind.TEXT for item in inputs),
+        examples=settings.examples is not None,
+    )
+
+
+def _encode_text(
+    vocabulary: Vocabulary, delimiter: bytes, settings: TokenizeSettings
+) -> EncodeSettings:
+    return EncodeSettings(
+        vocabulary=vocabulary,
+        delimiter=delimiter,
+        special_in_text=settings.special_in_text,
+    )
+
+
+def _make_recipe(
+    encode: EncodeSettings,
+    end_of_text: int,
+    layout: ShardLayout,
+    settings: TokenizeSettings,
+    examples: PreparedExamples | None,
+) -> Recipe:
+    return Recipe(
+        encode=encode,
+        placement=settings.placement,
+        end_of_text=end_of_text,
+        width=layout.dtype,
+        val_fraction=settings.val if settings.split == "hash" else 0.0,
+        examples=examples.recipe if examples else None,
+    )
+
+
+def _choose_reading(
+    inputs: list[InputFile],
+    encode: EncodeSettings,
+    allowances: Allowances,
+    settings: TokenizeSettings,
+    examples: PreparedExamples | None,
+) -> ReadSettings:
+    has_tail = settings.split == "tail" and settings.val > 0
+    return ReadSettings(
+        column=settings.column,
+        separator=settings.separator,
+        bad_text=settings.bad_text,
+        delimiter=encode.delimiter,
+        block_bytes=allowances.block_bytes,
+        document_limit_bytes=allowances.row_limit_bytes,
+        cut_rule=choose_cut_rule(encode.vocabulary, settings),
+        tail=find_tail(inputs, settings.val) if has_tail else None,
+        examples=examples.reading if examples else None,
     )
 
 

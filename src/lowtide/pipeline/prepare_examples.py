@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -13,6 +14,8 @@ from lowtide.source.find_inputs import InputFile, InputKind
 from lowtide.tokenizer.encode import EncodeSettings
 from lowtide.tokenizer.learnt_tokens import measure_tokens
 from lowtide.tokenizer.vocabulary import Vocabulary
+
+_NAME = re.compile(r"<\|[^|<>\s]+\|>")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +91,25 @@ def mark_special_tokens(vocabulary: Vocabulary, delimiter: bytes) -> EncodeSetti
         vocabulary=vocabulary,
         delimiter=delimiter,
         marks={mark: special[name] for name, mark in assign_marks(special).items()},
+    )
+
+
+def describe_spelled_out(template_text: str, vocabulary: Vocabulary) -> str:
+    """What the template writes like a special token and the tokenizer does not know; empty if nothing.
+
+    Such a name becomes the same tokens whether the template wrote it or a message did.
+    """
+    known = {*vocabulary.special_tokens, *vocabulary.added_tokens}
+    names = [name for name in dict.fromkeys(_NAME.findall(template_text)) if name not in known]
+    if not names:
+        return ""
+    if len(names) == 1:
+        is_none, it_is, it = f"{names[0]} is no token", "it is", "it"
+    else:
+        is_none, it_is, it = f"{' and '.join(names)} are no tokens", "they are", "them"
+    return (
+        f"{is_none} of {vocabulary.name}: {it_is} spelled out, "
+        f"and a message that spells {it} too looks the same"
     )
 
 

@@ -42,6 +42,11 @@ def inbox_source(record: JsonObject, *, tokenizer: str, fingerprint: str) -> Run
     return RunSource(stream={_INBOX: record}, tokenizer=tokenizer, fingerprint=fingerprint)
 
 
+def is_of_inbox(stream: JsonObject) -> bool:
+    """Whether a run with this stream learns from the files of an inbox."""
+    return _INBOX in stream
+
+
 def stream_differences(before: JsonObject, now: JsonObject) -> list[str]:
     """What differs between what a run learnt from and what it is to learn from, in words."""
     if before == now:

@@ -12,12 +12,13 @@ import msgspec
 from lowtide.errors import UsageError
 from lowtide.shards.layout import Format, Placement
 from lowtide.source.blocks import BadText
-from lowtide.source.examples.settings import ExampleKind, Learn, TooLong
+from lowtide.source.examples.settings import COLUMNS, ExampleKind, Learn, TooLong
 from lowtide.tokenizer.reference import SpecialInText
 
 SplitRule = Literal["hash", "tail"]
 LEAST_CONTEXT = 2
 """One token to see and one to predict."""
+_TEXT_COLUMN = "text"
 _OF_EXAMPLES = ("template", "learn", "too_long", "context")
 
 
@@ -26,7 +27,8 @@ class TokenizeSettings:
     """The resolved settings of a run, as they are stored with its output."""
 
     tokenizer: str = "gpt2"
-    column: str = "text"
+    column: str = _TEXT_COLUMN
+    """Of examples, the default says that their columns have the names of their kind."""
     separator: str = "file"
     format: Format = "npy"
     shard_tokens: int = 100_000_000
@@ -63,17 +65,35 @@ class TokenizeSettings:
 def make_settings(chosen: Mapping[str, str | int | float | None]) -> TokenizeSettings:
     """Settings out of named values; an `eot` of None becomes what the format's readers expect.
 
-    llm.c's want the end-of-text in front of each document, everyone else's behind.
+    llm.c's want the end-of-text in front of each document, everyone else's behind. A `column` of None is
+    the one that holds text, or of examples those of their kind.
     """
     resolved = dict(chosen)
+    names_column = resolved.get("column") is not None
+    if not names_column:
+        resolved.pop("column", None)
     if resolved.get("eot") is None and resolved.get("examples") is None:
         resolved["eot"] = "start" if resolved.get("format") == "llmc" else "end"
     try:
-        return msgspec.convert(resolved, TokenizeSettings)
+        settings = msgspec.convert(resolved, TokenizeSettings)
     except msgspec.ValidationError as cause:
         raise UsageError(
             f"a setting is not valid: {cause}", remedy="see `lowtide tokenize --help`"
         ) from cause
+    return _columns_that_include_text(settings) if names_column else settings
+
+
+def _columns_that_include_text(settings: TokenizeSettings) -> TokenizeSettings:
+    """Of examples: a column called text, spelled so that it is not taken for the default."""
+    if settings.examples is None or settings.column != _TEXT_COLUMN:
+        return settings
+    names = COLUMNS[settings.examples]
+    if settings.examples == "chat":
+        return replace(settings, column=f"{names[0]}={_TEXT_COLUMN}")
+    raise UsageError(
+        f"{_TEXT_COLUMN!r} does not say which column it names",
+        remedy=f"write it as `--column {','.join(f'{name}=NAME' for name in names)}`",
+    )
 
 
 def resolve_examples(settings: TokenizeSettings) -> TokenizeSettings:

@@ -232,7 +232,8 @@ def _compare(folder: Path, settings: RunSettings, stream: JsonObject) -> None:
     if changed:
         raise UsageError(
             f"{folder} holds another run: {'; '.join(changed)}",
-            remedy="pass the settings as they were, another `--out`, or `--restart` to begin again",
+            remedy="pass the settings as they were; `--init` with this folder and another `--out` to train its "
+            "weights further; or `--restart` to begin again",
         )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,8 +33,9 @@ from lowtide.pipeline.job import (
     store_job,
 )
 from lowtide.pipeline.job_inputs import describe_inputs, refuse_written_inputs
-from lowtide.pipeline.keep_journal import keep_journal
+from lowtide.pipeline.keep_journal import Kept, keep_journal
 from lowtide.pipeline.prepare import Prepared, prepare
+from lowtide.pipeline.prepare_examples import describe_spelled_out
 from lowtide.pipeline.settings import TokenizeSettings
 from lowtide.pipeline.shard_folder import empty_folder
 from lowtide.pipeline.shard_run import ShardRun
@@ -92,12 +93,9 @@ def tokenize(
         workers=workers,
     )
     return_large_pieces()
-    listen(Note(text=f"budget {prepared.budget.in_words}; {_in_words(prepared)}"))
-    if prepared.reads_stdin:
-        listen(Note(text="standard input is read once: a run that is cut off cannot be resumed"))
+    _introduce(prepared, listen)
     out_folder.make_folder(folder)
-    with ExitStack() as stack:
-        stack.enter_context(out_folder.hold_lock(folder))
+    with out_folder.hold_lock(folder):
         out_folder.remove_killed_writes(folder)
         job = Job(
             settings=prepared.settings,
@@ -107,21 +105,43 @@ def tokenize(
         if restart:
             empty_folder(folder, prepared.layout)
         if (folder / MANIFEST_NAME).exists():
-            stack.callback(out_folder.finish_folder, folder)
-            done = _find_finished(folder, job)
-            return TokenizeResult(
-                folder=folder, manifest=done, seconds=0.0, peak_private_bytes=0, already_done=True
-            )
+            return _already_done(folder, job)
+        return _run(folder, prepared, job, listen=listen, should_stop=should_stop, started=started)
+
+
+def _introduce(prepared: Prepared, listen: Listener) -> None:
+    """What was chosen, and what a person may not expect of it."""
+    listen(Note(text=f"budget {prepared.budget.in_words}; {_in_words(prepared)}"))
+    if prepared.reads_stdin:
+        listen(Note(text="standard input is read once: a run that is cut off cannot be resumed"))
+    spelled = describe_spelled_out(prepared.settings.template_text or "", prepared.vocabulary)
+    if spelled:
+        listen(Note(text=spelled))
+
+
+def _already_done(folder: Path, job: Job) -> TokenizeResult:
+    with ExitStack() as stack:
+        stack.callback(out_folder.finish_folder, folder)
+        done = _find_finished(folder, job)
+    return TokenizeResult(
+        folder=folder, manifest=done, seconds=0.0, peak_private_bytes=0, already_done=True
+    )
+
+
+def _run(
+    folder: Path,
+    prepared: Prepared,
+    job: Job,
+    *,
+    listen: Listener,
+    should_stop: ShouldStop,
+    started: float,
+) -> TokenizeResult:
+    """To the manifest, from the beginning or from where the folder stands."""
+    with ExitStack() as stack:
         run = _begin(folder, prepared, job, listen)
         stack.callback(run.close)
-        with keep_journal(
-            folder,
-            "tokenize",
-            listen,
-            settings=prepared.settings.as_record(),
-            budget_bytes=prepared.budget.total_bytes,
-            started=started,
-        ) as kept:
+        with _keep_journal(folder, prepared, listen, started) as kept:
             watch = Watch(
                 run, prepared, listen=kept.listen, should_stop=should_stop, started=started
             )
@@ -140,6 +160,19 @@ def tokenize(
         manifest=manifest,
         seconds=time.monotonic() - started,
         peak_private_bytes=watch.peak_private_bytes,
+    )
+
+
+def _keep_journal(
+    folder: Path, prepared: Prepared, listen: Listener, started: float
+) -> AbstractContextManager[Kept]:
+    return keep_journal(
+        folder,
+        "tokenize",
+        listen,
+        settings=prepared.settings.as_record(),
+        budget_bytes=prepared.budget.total_bytes,
+        started=started,
     )
 
 
@@ -226,12 +259,18 @@ def _refuse_nothing_learnt(run: ShardRun) -> None:
             f"the inputs hold no example{left_out}{first}",
             remedy="check the paths, `--examples` and `--column`",
         )
-    if not counts.tokens:
+    if counts.tokens:
+        return
+    left = f"nothing is left of {format_count(counts.documents)} examples: "
+    if counts.too_long:
         raise DataError(
-            f"nothing is left of {format_count(counts.documents)} examples: "
-            f"{format_count(counts.too_long)} were too long",
+            f"{left}{format_count(counts.too_long)} were too long",
             remedy="pass a larger `--context`, or `--too-long split`",
         )
+    raise DataError(
+        f"{left}of each only the first token is learnt, and nothing precedes it",
+        remedy="pass `--eot start` to have a token before it, or give the examples prompts",
+    )
 
 
 def _write_all(

@@ -111,7 +111,7 @@ def _open_data(settings: RunSettings, listen: Listener) -> tuple[TokenDataset, T
             f"knows {shape.vocabulary_size}",
             remedy=f"plan again for this dataset, or set `vocabulary_size = {named.vocabulary_size}`",
         )
-    _warn_of_cut_examples(train_set, listen)
+    _tell_of_examples(train_set, listen)
     try:
         val_set = TokenDataset(
             settings.data,
@@ -133,9 +133,17 @@ def _open_data(settings: RunSettings, listen: Listener) -> tuple[TokenDataset, T
     return train_set, val_set
 
 
-def _warn_of_cut_examples(data: TokenDataset, listen: Listener) -> None:
-    record = data.examples
-    if record is not None and record.context > data.context:
+def _tell_of_examples(data: TokenDataset, listen: Listener) -> None:
+    """How much of the windows is learnt, and how much is padding; a warning where examples are cut."""
+    record, learnt = data.examples, data.learnt_tokens
+    if record is None or learnt is None:
+        return
+    text = (
+        f"{data.window_count:,} windows of examples: {data.padding_share:.1%} of them is padding, "
+        f"{learnt / max(1, data.tokens):.1%} of the tokens are learnt"
+    )
+    listen(Note(text=text))
+    if record.context > data.context:
         text = (
             f"examples may have {record.context} tokens, and a window {data.context}: longer ones are cut. "
             f"`lowtide tokenize --context {data.context}` deals with them as `--too-long` says"
@@ -156,7 +164,7 @@ def _check_epochs(settings: RunSettings, data: TokenDataset) -> None:
         raise UsageError(
             f"{settings.epochs:g} epochs of {data.window_count} windows are {steps} steps, and not "
             f"{settings.steps}",
-            remedy=f"set `steps = {steps}`, or leave `epochs` out",
+            remedy=f"leave `--steps` out, or set `steps = {steps}` in the plan",
         )
 
 

@@ -48,7 +48,10 @@ def learnt_row(learnt_tokens: int, tokens: int) -> tuple[str, str]:
 
 
 def marked_lines(sample: Sample, *, colour: bool) -> Iterator[str]:
-    """The example as it reads, its learnt part between « and », long stretches without their middle."""
+    """The example as it reads, its learnt part between « and », long stretches without their middle.
+
+    It ends with … where more follows: later tokens, or learnt parts beyond the first few.
+    """
     text = ""
     for shown, learnt in _stretches(sample):
         visible = "".join(map(_visible, _shortened(shown)))
@@ -56,20 +59,22 @@ def marked_lines(sample: Sample, *, colour: bool) -> Iterator[str]:
             visible = f"{_OPEN}{visible}{_CLOSE}"
             visible = click.style(visible, fg="green") if colour else visible
         text += visible
-    if sample.shown_tokens < sample.document.tokens:
+    has_more_learnt = len(sample.learnt_text or ()) > _STRETCHES
+    if has_more_learnt or sample.shown_tokens < sample.document.tokens:
         text += "…"
     yield from text.split("\n")
 
 
 def _stretches(sample: Sample) -> Iterator[tuple[str, bool]]:
-    """The text in turns: not learnt, learnt, not learnt; an empty one is left out."""
+    """The text in turns: not learnt, learnt, not learnt; it ends behind the last learnt part that is shown."""
     spans = sample.learnt_text or ()
     at = 0
     for start, end in spans[:_STRETCHES]:
         yield sample.text[at:start], False
         yield sample.text[start:end], True
         at = end
-    yield sample.text[at:], False
+    if len(spans) <= _STRETCHES:
+        yield sample.text[at:], False
 
 
 def _shortened(text: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from lowtide.report.results import Rows, print_json, print_rows
 from lowtide.units import format_bytes, format_count, format_seconds, printable
@@ -13,6 +13,22 @@ if TYPE_CHECKING:
     from lowtide.training.settings import RunSettings
 
 _SHOWN_FAILURES = 20
+
+
+class CountedFile(Protocol):
+    """What is told of a file's rows beside its name."""
+
+    @property
+    def bad_rows(self) -> int:
+        """Left out or mended."""
+
+    @property
+    def too_long(self) -> int:
+        """Examples of more tokens than were allowed."""
+
+    @property
+    def dropped(self) -> int:
+        """Pieces in which nothing was to be learnt."""
 
 
 def show_inbox_run(run: InboxRun, settings: RunSettings, *, as_json: bool) -> None:
@@ -59,7 +75,7 @@ def show_inbox_run(run: InboxRun, settings: RunSettings, *, as_json: bool) -> No
 
 def show_inbox_files(
     folder: str,
-    files: Sequence[object],
+    files: Sequence[CountedFile],
     counts: Mapping[str, int],
     failures: Sequence[tuple[str, str]],
     *,
@@ -70,7 +86,18 @@ def show_inbox_files(
         print_json({"run": folder, "counts": dict(counts), "files": list(files)})
         return
     told = ", ".join(f"{count} {stage}" for stage, count in counts.items()) or "none taken yet"
-    print_rows([("run", folder), ("files", told), *failure_rows(failures)])
+    print_rows([("run", folder), ("files", told), *lost_rows(files), *failure_rows(failures)])
+
+
+def lost_rows(files: Sequence[CountedFile]) -> Rows:
+    """What was lost of the files on the way, in all; nothing where nothing was."""
+    counts = {
+        "bad rows": sum(one.bad_rows for one in files),
+        "examples that were too long": sum(one.too_long for one in files),
+        "pieces with nothing to learn": sum(one.dropped for one in files),
+    }
+    told = [f"{what}: {count:,}" for what, count in counts.items() if count]
+    return [("counted", ", ".join(told))] if told else []
 
 
 def failure_rows(failures: Sequence[tuple[str, str]]) -> Rows:

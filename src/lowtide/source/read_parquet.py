@@ -3,6 +3,7 @@
 Arrow reads a row group in bounded memory only through a buffered stream (`buffer_size`, no `pre_buffer`);
 then it holds one page and one batch. So before a row group is read, its pages are measured: none may be
 larger than the document limit, and a batch has as many rows as fit a block where the rows are densest.
+Rows that are lists are counted out first by the smallest column, so that no batch of long ones is too large.
 Where a page refers to a dictionary, each row may be its longest value, and the batch is made so small that
 even that would fit. Going on inside a row group decodes it again from its start.
 """
@@ -14,10 +15,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lowtide.errors import DataError
+from lowtide.source.arrow_arrays import as_numbers
 from lowtide.source.blocks import Piece, ReadSettings
 from lowtide.source.byte_stream import explain_open_errors
 from lowtide.source.columns import check_column, pick_column
@@ -29,6 +34,9 @@ from lowtide.units import KIB, MIB
 _MAGIC = b"PAR1"
 _TRAILER_BYTES = 8
 _MOST_ROWS = 16_384
+_MOST_BLOCKS = 4
+"""So many blocks a batch of lists may take: below that, fewer rows at a time only cost time."""
+_LISTS_AT_ONCE = 64
 _SHARING_ROWS = 16
 """A page of so many rows is held twice at most (stored and unpacked); one huge value five times."""
 _LEAST_BUFFER_BYTES, _MOST_BUFFER_BYTES = 64 * KIB, MIB
@@ -85,7 +93,8 @@ def read_batches(
     for group in range(file.metadata.num_row_groups):
         with explain_damage(part.file.path):
             row_count = file.metadata.row_group(group).num_rows
-        if row + row_count > part.position and (part.end is None or row < part.end):
+        is_wanted = row + row_count > part.position and (part.end is None or row < part.end)
+        if row_count and is_wanted:  # a group without rows may have no page to look at
             yield from _group_batches(file, group, row, part, settings, leaves)
         row += row_count
 
@@ -178,28 +187,92 @@ def _choose_batch_rows(
     file: pq.ParquetFile, group: int, part: Part, settings: ReadSettings, leaves: Sequence[str]
 ) -> int:
     """Rows per batch, after looking at every page of the columns in this row group."""
-    row_bytes = longest_bytes = 0
-    for leaf in leaves:
-        of_leaf, longest_of_leaf = _measure_leaf(file, group, part, settings, leaf)
-        row_bytes += of_leaf
-        longest_bytes += longest_of_leaf
+    measured = [_measure_leaf(file, group, part, settings, leaf) for leaf in leaves]
+    row_count = file.metadata.row_group(group).num_rows
+    row_bytes = sum(leaf.row_bytes(row_count) for leaf in measured)
+    longest_bytes = sum(leaf.longest_row_bytes(row_count) for leaf in measured)
     batch_rows = min(
         _MOST_ROWS,
         settings.block_bytes // max(1, row_bytes),
         settings.document_limit_bytes // max(1, longest_bytes),
     )
+    lists = [leaf for leaf in measured if leaf.is_list]
+    if batch_rows > 1 and lists and row_count:
+        shares = _row_shares(file, group, min(lists, key=lambda leaf: leaf.size_bytes).name)
+        list_bytes = shares * sum(leaf.value_bytes * leaf.value_count for leaf in lists)
+        batch_rows = _fit_longest(batch_rows, list_bytes, _MOST_BLOCKS * settings.block_bytes)
+        list_bytes = shares * sum(leaf.longest_bytes * leaf.value_count for leaf in lists)
+        batch_rows = _fit_longest(batch_rows, list_bytes, settings.document_limit_bytes)
     return max(1, batch_rows)
+
+
+def _fit_longest(batch_rows: int, row_bytes: npt.NDArray[np.float64], most_bytes: int) -> int:
+    """Fewer rows, until no batch is too large: long lists may stand side by side."""
+    while batch_rows > 1:
+        of_batches = np.add.reduceat(row_bytes, np.arange(0, len(row_bytes), batch_rows))
+        if of_batches.max() <= most_bytes:
+            break
+        batch_rows //= 2
+    return batch_rows
+
+
+def _row_shares(file: pq.ParquetFile, group: int, leaf: str) -> npt.NDArray[np.float64]:
+    """Which part of a row group's list items each row holds, going by one column."""
+    counts: list[npt.NDArray[np.int64]] = []
+    for batch in file.iter_batches(
+        _LISTS_AT_ONCE, row_groups=[group], columns=[leaf], use_threads=False
+    ):
+        counts.append(_item_counts(batch.column(0)))
+    lengths = np.concatenate(counts)
+    shares: npt.NDArray[np.float64] = lengths / max(1, int(lengths.sum()))
+    return shares
+
+
+def _item_counts(values: pa.Array) -> npt.NDArray[np.int64]:
+    """How many items the first list inside each row has; a row with none counts as one."""
+    while pa.types.is_struct(values.type):
+        values = values.field(0)
+    if pa.types.is_map(values.type):
+        values = values.cast(pa.list_(values.type.field(0).type))
+    lengths = as_numbers(pc.list_value_length(values))
+    return np.maximum(lengths, 1)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Leaf:
+    """What the pages of a column in a row group say."""
+
+    name: str
+    value_bytes: int
+    """Of a value where values are densest."""
+    longest_bytes: int
+    """Of the longest entry of a dictionary that values refer to."""
+    value_count: int
+    size_bytes: int
+    is_list: bool
+
+    def row_bytes(self, row_count: int) -> int:
+        """Of a row; where it is a list, of one with as many values as there are on average."""
+        return self.value_bytes * self._values_per_row(row_count)
+
+    def longest_row_bytes(self, row_count: int) -> int:
+        """The same if every value were the longest entry."""
+        return self.longest_bytes * self._values_per_row(row_count)
+
+    def _values_per_row(self, row_count: int) -> int:
+        return -(-self.value_count // max(1, row_count)) if self.is_list else 1
 
 
 def _measure_leaf(
     file: pq.ParquetFile, group: int, part: Part, settings: ReadSettings, leaf: str
-) -> tuple[int, int]:
-    """Bytes of a row where rows are densest, and of the longest entry of a dictionary that rows refer to."""
+) -> _Leaf:
+    """What a walk over the column's pages finds; a page that is too large is an error."""
     limit_bytes = settings.document_limit_bytes
-    value_bytes = longest_bytes = value_count = 0
+    value_bytes = longest_bytes = value_count = size_bytes = 0
     chunk = _find_chunk(file, group, leaf)
     with part.file.path.open("rb") as stored:
         for page in walk_pages(stored, chunk.start, chunk.end):
+            size_bytes += page.size_bytes
             shared = page.value_count >= _SHARING_ROWS
             if page.size_bytes > (limit_bytes * 5 // 2 if shared else limit_bytes):
                 name = f"{part.file.path}: a page of row group {group}, at rows of {leaf!r},"
@@ -210,14 +283,16 @@ def _measure_leaf(
             elif page.value_count and not page.is_dictionary:
                 value_count += page.value_count
                 value_bytes = max(value_bytes, page.size_bytes // page.value_count + 1)
-    row_count = file.metadata.row_group(group).num_rows
     if not chunk.is_list:
-        _check_rows(part, group, value_count, row_count)
-        return value_bytes, longest_bytes
-    per_row = -(
-        -value_count // max(1, row_count)
-    )  # of a list only the mean length is known beforehand
-    return value_bytes * per_row, longest_bytes * per_row
+        _check_rows(part, group, value_count, file.metadata.row_group(group).num_rows)
+    return _Leaf(
+        name=leaf,
+        value_bytes=value_bytes,
+        longest_bytes=longest_bytes,
+        value_count=value_count,
+        size_bytes=size_bytes,
+        is_list=chunk.is_list,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

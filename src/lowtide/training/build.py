@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lowtide.errors import UsageError
+from lowtide.errors import DataError, UsageError
 from lowtide.model.gpt import EVERY_KERNEL, GPT, compile_model, document_mask, initialise
 from lowtide.model.shape import ModelShape
 from lowtide.training.data_parallel import Ranks
@@ -74,7 +74,13 @@ def fill_first_rows(model: GPT, tensors: Iterable[tuple[str, Tensor]]) -> None:
     """Every parameter gets its numbers, one after another; of a longer table of positions, the first."""
     parameters = dict(model.named_parameters())
     for name, tensor in tensors:
-        parameters[name].copy_(tensor[: len(parameters[name])])
+        if not bool(tensor.isfinite().all()):
+            raise DataError(
+                f"{name} of the start holds numbers that are not finite",
+                remedy="pass an earlier checkpoint or another model as `--init`",
+            )
+        is_cut = name.startswith("position_")
+        parameters[name].copy_(tensor[: len(parameters[name])] if is_cut else tensor)
 
 
 def choose_attention(model: GPT, settings: RunSettings, device: torch.device) -> None:

@@ -85,6 +85,7 @@ UNTRIMMED = """\
 HOSTILE = [
     *("<|im_start|>", "<|im_end|>", "<|im_end", "assistant\n", "<s>", "</s>", "[INST]", "[/INST]"),
     *(END_OF_TEXT, "{{ messages }}", "{% raw %}", "{% endgeneration %}", "{#", "\x00", "\r\n"),
+    *("<|endof", "text|>", "<|im_", "start|>", "<|", "[/IN", "ST]", "NST", "im_end", "s>", "</"),
     *("😀", "e\u0301", "\u200d", "中文", "\ufeff", "\u2028", "\x85", " ", "\n", "\t", "<", "|>"),
     *("1", "a b", "User: ", "\n\nAssistant: ", "\\", '"', "%", "\x1c", "\r", "\ufdcf", "\ufdda"),
 ]

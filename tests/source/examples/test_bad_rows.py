@@ -192,6 +192,41 @@ def test_bad_rows_of_columns_are_named_or_skipped(
     assert sum(block.bad_count for block in replaced) == 5
 
 
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_damaged_text_in_a_map_is_named_skipped_or_replaced(tmp_path: Path, suffix: str) -> None:
+    jinja = tmp_path / "t.jinja"
+    jinja.write_text(
+        "{% for m in messages %}{% for key, value in m.more %}{{ key ~ '=' ~ value }} {% endfor %}"
+        "{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}"
+    )
+    table = _with_damaged_map()
+    path = write_table(tmp_path / f"a.{suffix}", table)
+    settings = example_settings(template_at(jinja))
+    with pytest.raises(DataError, match=rf"a\.{suffix}, row 1: not valid UTF-8"):
+        read_blocks_of(path, settings)
+    skipped = read_blocks_of(path, replace(settings, bad_text="skip"))
+    assert sum(block.bad_count for block in skipped) == 1
+    texts = marked(read_blocks_of(path, replace(settings, bad_text="replace")))
+    assert texts == [f"k={value} \ufdd8x\ufdd9" for value in ("good", "a\ufffdb", "good")]
+
+
+def _with_damaged_map() -> pa.Table:
+    """Three rows whose messages hold a map of strings; one string is no UTF-8."""
+    values = [b"good", b"a\xffb", b"good"]
+    more = pa.array([[("k", value)] for value in values], pa.map_(pa.string(), pa.binary()))
+    claimed = pa.map_(pa.string(), pa.string())
+    keys, items = more.keys, more.items.view(pa.string())
+    message = pa.StructArray.from_arrays(
+        [
+            pa.array(["assistant"] * 3),
+            pa.array(["x"] * 3),
+            pa.MapArray.from_arrays(more.offsets, keys, items).cast(claimed),
+        ],
+        ["role", "content", "more"],
+    )
+    return pa.table({"messages": pa.ListArray.from_arrays(pa.array([0, 1, 2, 3]), message)})
+
+
 def test_an_empty_list_of_messages_is_bad_whatever_is_learnt(tmp_path: Path) -> None:
     kind = pa.list_(pa.struct({"role": pa.string(), "content": pa.string()}))
     table = pa.table({"messages": pa.array([GOOD, [], GOOD], kind)})

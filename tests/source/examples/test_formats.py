@@ -6,6 +6,7 @@ import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import get_args
 
 import numpy as np
 import pyarrow as pa
@@ -13,12 +14,14 @@ import pytest
 import zstandard
 
 from lowtide.errors import DataError, UsageError
-from lowtide.source.blocks import Block
+from lowtide.source.blocks import BadText, Block
 from lowtide.source.examples.built_in import CHATML
 from lowtide.source.examples.marks import LEARNT_CLOSE, LEARNT_OPEN
 from lowtide.source.examples.settings import ExampleKind
 from lowtide.source.examples.templates import parse_columns
 from lowtide.source.find_inputs import find_inputs
+from lowtide.source.parts import parts_from
+from lowtide.source.read_parquet import open_parquet, read_batches
 from lowtide.source.stream import Cursor, read_blocks
 from lowtide.units import KIB, MIB
 from tests.source.examples.rows import (
@@ -193,27 +196,29 @@ def test_an_example_is_never_cut_and_one_too_large_is_refused(tmp_path: Path, na
     for block in read_blocks_of(path, settings):
         assert block.text.endswith(settings.delimiter)
         assert block.after.within == 0
-    small = replace(settings, document_limit_bytes=300_000)
-    with pytest.raises(DataError, match=r"a\.\w+.*KiB") as caught:
-        read_blocks_of(path, small)
-    assert "--memory" in caught.value.remedy
+    for policy in get_args(BadText):
+        small = replace(settings, document_limit_bytes=300_000, bad_text=policy)
+        with pytest.raises(DataError, match=r"a\.\w+.*KiB") as caught:
+            read_blocks_of(path, small)
+        assert "--memory" in caught.value.remedy
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_an_example_that_the_template_makes_too_large_follows_the_policy(
-    tmp_path: Path, name: str
+@pytest.mark.parametrize("policy", get_args(BadText))
+def test_an_example_that_the_template_makes_too_large_is_refused_by_every_policy(
+    tmp_path: Path, name: str, policy: BadText
 ) -> None:
+    """A larger budget would take it, so to leave it out would let the budget change the output."""
     jinja = tmp_path / "t.jinja"
     jinja.write_text("{% generation %}{{ messages[0].content * 100000 }}{% endgeneration %}")
     chats = [[{"role": "assistant", "content": text}] for text in ("", "x", "yyyyyy", "z")]
     path = write_chats(tmp_path / name, chats[1:])
-    limited = example_settings(template_at(jinja), document_limit_bytes=300_000)
+    limited = example_settings(template_at(jinja), document_limit_bytes=300_000, bad_text=policy)
     with pytest.raises(DataError, match=r"a\.\w+, (line 2|row 1).*takes 585\.9 KiB") as caught:
         read_blocks_of(path, limited)
     assert "--memory" in caught.value.remedy
-    blocks = read_blocks_of(path, replace(limited, bad_text="skip"))
-    assert sum(block.document_count for block in blocks) == 2
-    assert sum(block.bad_count for block in blocks) == 1
+    blocks = read_blocks_of(path, replace(limited, document_limit_bytes=600_000))
+    assert sum(block.document_count for block in blocks) == 3
 
 
 def test_reading_holds_a_few_blocks_whatever_the_size(tmp_path: Path) -> None:
@@ -230,6 +235,42 @@ def test_reading_holds_a_few_blocks_whatever_the_size(tmp_path: Path) -> None:
             peak = max(peak, pa.total_allocated_bytes() - before)
         assert count == 5000
         assert peak < 8 * MIB, name
+
+
+SKEWED = {
+    "long lists": (1000, 200),
+    "longer lists of short texts": (10, 20_000),
+    "long texts": (200_000, 1),
+}
+
+
+@pytest.mark.parametrize(("size", "length"), SKEWED.values(), ids=SKEWED)
+@pytest.mark.parametrize("column", ["messages", "a.messages"])
+@pytest.mark.parametrize("alike", [False, True])
+def test_a_cluster_of_long_chats_is_read_a_few_blocks_at_a_time(
+    tmp_path: Path, size: int, length: int, column: str, alike: bool
+) -> None:
+    """A thousand short rows before them say nothing of what is to come. Texts that are all alike are stored
+    once: then a batch may take as much as one document."""
+    texts = [f"{0 if alike else number} ".ljust(size, "x") for number in range(length * 50)]
+    messages = [{"role": "user", "content": text} for text in texts]
+    rows = [[{"role": "user", "content": "x"}]] * 1000
+    rows += [messages[start : start + length] for start in range(0, len(messages), length)]
+    held: list[object] = (
+        [*rows] if column == "messages" else [{"messages": row, "id": 1} for row in rows]
+    )
+    table = pa.table({column.split(".")[0]: held})
+    path = write_table(tmp_path / "a.parquet", table, group_rows=2000)
+    settings = example_settings(template_at("chatml"), block_bytes=64 * KIB)
+    (part,) = parts_from(START, find_inputs([str(path)])[0], settings)
+    leaves = [f"{column}.list.element.{key}" for key in ("role", "content")]
+    most_bytes = settings.document_limit_bytes * 5 // 4 if alike else 5 * settings.block_bytes
+    count = 0
+    with open_parquet(part, settings) as file:
+        for batch in read_batches(file, part, settings, leaves):
+            count += len(batch.rows)
+            assert len(batch.rows) == 1 or batch.rows.nbytes < most_bytes
+    assert count == len(rows)
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ import json
 import subprocess
 import sys
 import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
 
 from lowtide.errors import DataError, LowtideError, UsageError
+from lowtide.units import MIB
 from tests.source.examples.rows import (
     example_settings,
     marked,
@@ -21,6 +23,14 @@ from tests.source.examples.rows import (
 
 CHAT = [{"role": "user", "content": "x " * 500}, {"role": "assistant", "content": "fine"}]
 LOOP = "{% for a in range(99999) %}"
+ROUNDS, DONE = LOOP, "{% endfor %}"
+LONG = "{% set n = namespace(v='x' * 8000000) %}"
+TWINS = (
+    "{% set n = namespace(v=[1], w=[1]) %}{% for a in range(40) %}"
+    "{% set n.v = [n.v, n.v] %}{% set n.w = [n.w, n.w] %}{% endfor %}"
+)
+"""Few lists, but each holds the one before twice: written out they would fill the world."""
+PAIRS = TWINS.replace("[n.v, n.v]", "(n.v, n.v)").replace("v=[1]", "v=(1,)")
 
 ENDLESS = {
     "nested loops": LOOP * 4 + "{% endfor %}" * 4,
@@ -34,6 +44,57 @@ ENDLESS = {
     "a recursive loop": "{% for a in [1] recursive %}{{ loop([1]) }}{% endfor %}",
     "a block in itself": "{% block a %}{{ self.a() }}{% endblock %}",
     "lists of ranges": LOOP + "{% set x = range(99999) | list %}{% endfor %}",
+    "a search in a long text": LONG + ROUNDS + "{% if 'b' in n.v %}{% endif %}" + DONE,
+    "a search that nearly finds": LONG
+    + ROUNDS
+    + "{% if 'x' * 50 ~ 'b' ~ 'x' * 48 in n.v %}{% endif %}"
+    + DONE,
+    "a search that is turned round": LONG + ROUNDS + "{% if 'b' not in n.v %}{% endif %}" + DONE,
+    "a search by test": LONG + ROUNDS + "{% if 'b' is in n.v %}{% endif %}" + DONE,
+    "a search by method": LONG + ROUNDS + "{% if n.v.find('b') > 0 %}{% endif %}" + DONE,
+    "a search in bytes": LONG + "{% set b = n.v.encode() %}" + ROUNDS + "{{ b.find(1) }}" + DONE,
+    "a comparison": LONG
+    + "{% set w = n.v ~ '' %}"
+    + ROUNDS
+    + "{% if n.v == w %}{% endif %}"
+    + DONE,
+    "a comparison by test": LONG
+    + "{% set w = n.v ~ '' %}"
+    + ROUNDS
+    + "{% if n.v is eq w %}{% endif %}"
+    + DONE,
+    "an order": LONG
+    + "{% set w = n.v ~ '' %}"
+    + ROUNDS
+    + "{% if n.v < w < n.v %}{% endif %}"
+    + DONE,
+    "slices": LONG + ROUNDS + "{% set x = n.v[1:] %}" + DONE,
+    "slices backwards": LONG + ROUNDS + "{% set x = n.v[::-1] %}" + DONE,
+    "a search in a list of long texts": LONG
+    + "{% set w = [n.v ~ 'a'] * 9999 %}{% set y = n.v ~ 'b' %}"
+    + ROUNDS
+    + "{% if y in w %}{% endif %}"
+    + DONE,
+    "letters that are stripped": LONG
+    + "{% set x = n.v.strip('abcdefghijklmnopqrstuvw' * 9999 ~ 'x') %}",
+    "a sum of lists": "{{ ([[1] * 9999] * 9999) | sum(start=[]) | length }}",
+    "a sum of lists by name": "{{ ([{'a': [1] * 9999}] * 9999) | sum('a', []) | length }}",
+    "lists that hold each other, compared": TWINS + "{% if n.v == n.w %}{% endif %}",
+    "lists that hold each other, looked up": TWINS + "{% if n.v in [n.w] %}{% endif %}",
+    "pairs that hold each other as a key": PAIRS + "{% set x = {n.v: 1} %}",
+    "pairs that hold each other asked for": PAIRS + "{% set x = {} %}{{ x[n.v] }}",
+    "pairs that hold each other got": PAIRS + "{% set x = {} %}{{ x.get(n.v) }}",
+    "every item of a long list": "{% set w = [{'a': 1}] * 8000000 %}"
+    + ROUNDS
+    + "{% set x = w | map(attribute='a') | list %}"
+    + DONE,
+    "every letter of a long text, once": LONG + ROUNDS + "{% set x = n.v | unique | list %}" + DONE,
+    "titles": "{% set w = 'x ' * 4000000 %}" + ROUNDS + "{% set x = w | title %}" + DONE,
+    "long texts in order": LONG + "{% set x = ([n.v] * 99999) | sort %}",
+    "the rest of a loop": "{% set w = [1] * 8000000 %}"
+    + ROUNDS
+    + "{% for a in w %}{% set x = loop | list %}{% endfor %}"
+    + DONE,
     "words of a long text": LOOP
     + LOOP
     + "{% set x = messages[0].content.split() %}"
@@ -72,7 +133,25 @@ HUGE = {
     "a deep indent": "{{ 'a\\nb' | indent(10**10) }}",
     "a batch": "{{ [1] | batch(10**10, 'x') | list }}",
     "a replacement": "{{ ('x' * 1000000) | replace('x', 'y' * 1000000) }}",
-    "a join": "{{ (('x' * 1000000) | list).__len__ and 1 }}",
+    "a join": "{{ ('x' * 1000000) | join('y' * 1000) }}",
+    "a width in a width": "{{ '{:{}}'.format('x', 900000000) }}",
+    "a width in a width by name": "{{ '{a:{b}}'.format_map({'a': 'x', 'b': 900000000}) }}",
+    "many wide fields": "{{ ('{0:99999}' * 6000).format(1) }}",
+    "many wide fields by name": "{{ ('%(a)99999d' * 6000) % {'a': 1} }}",
+    "many wide fields by filter": "{{ ('%99999d' * 6000) | format(*([1] * 6000)) }}",
+    "many fields": "{{ ('{0}' * 100000).format('x' * 1000000) }}",
+    "lists that hold each other": TWINS + "{{ n.v }}",
+    "lists that hold each other as text": TWINS + "{% set x = n.v | string %}",
+    "lists that hold each other, joined": TWINS + "{% set x = n.v ~ 'x' %}",
+    "lists that hold each other, formatted": TWINS + "{{ '%s' % n.v }}",
+    "lists that hold each other, in braces": TWINS + "{{ '{}'.format(n.v) }}",
+    "lists that hold each other as json": TWINS + "{{ n.v | tojson }}",
+    "lists that hold each other in a dict": TWINS + "{{ {'a': n.v}.items() }}",
+    "lists in a namespace": TWINS + "{{ n }}",
+    "json that is indented far": "{{ [[1]] | tojson(indent=5000000) }}",
+    "json that is deep": "{% set n = namespace(v=[1]) %}{% for a in range(900) %}"
+    "{% set n.v = [n.v] %}{% endfor %}{{ ([n.v] * 900) | tojson(indent=60) }}",
+    "a number of many bytes": "{% set x = (1).to_bytes(10**10, 'big') %}",
     "a join of much": "{{ ('y' * 1000000).join('x' * 1000000) }}",
     "digits": "{{ 1.5 | round(10**10, 'ceil') }}",
 }
@@ -116,6 +195,20 @@ def test_it_ends_soon_with_an_error_that_names_the_template(tmp_path: Path, sour
     assert caught.value.remedy
     assert "Traceback" not in caught.value.problem
     assert len(caught.value.problem) < 700
+
+
+@pytest.mark.parametrize("source", HUGE.values(), ids=HUGE)
+def test_nothing_huge_is_made_before_the_error(tmp_path: Path, source: str) -> None:
+    path = tmp_path / "evil.jinja"
+    path.write_text(source)
+    rows = write_chats(tmp_path / "a.jsonl", [CHAT])
+    tracemalloc.start()
+    try:
+        with pytest.raises(LowtideError, match=r"evil\.jinja"):
+            read_blocks_of(rows, example_settings(template_at(path)))
+        assert tracemalloc.get_traced_memory()[1] < 200 * MIB
+    finally:
+        tracemalloc.stop()
 
 
 def test_runaway_memory_inside_a_fence_is_an_error_too(tmp_path: Path) -> None:

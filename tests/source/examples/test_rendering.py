@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from lowtide.source.examples.built_in import CHATML, PLAIN, PLAIN_COMPLETION
 from lowtide.source.examples.marks import LEARNT_CLOSE, LEARNT_OPEN, assign_marks
 from lowtide.source.examples.settings import Learn
+from lowtide.source.examples.special_names import SpecialInText
+from lowtide.source.examples.templates import load_template
 from tests.source.examples.rows import (
     CONTENTS,
     END_OF_TEXT,
@@ -43,11 +45,9 @@ def shifted(text: str, by: int) -> str:
 
 
 def without_names(content: object) -> object:
-    """A row's text in which names are spelt with other letters, which `name_tokens` takes back."""
-    text = str(content)
-    while NAMES.search(text):
-        text = NAMES.sub(lambda found: shifted(found.group(), ELSEWHERE), text)
-    return text
+    """A row's text whose letters are no name's, whatever stands beside; `name_tokens` takes them back."""
+    letters = {*"".join(SPECIAL)}
+    return "".join(shifted(each, ELSEWHERE) if each in letters else each for each in str(content))
 
 
 def name_tokens(source: str, messages: list[Message]) -> str:
@@ -134,7 +134,7 @@ def test_a_built_in_template_is_its_jinja_text(
     assert read_one(None, name, messages, learn) == read_one(SOURCES[name], name, messages, learn)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(prompt=CONTENTS, completion=CONTENTS)
 def test_a_plain_completion_is_its_jinja_text(prompt: str, completion: str) -> None:
     pair: list[Message] = [
@@ -147,6 +147,10 @@ def test_a_plain_completion_is_its_jinja_text(prompt: str, completion: str) -> N
         path.write_text(json.dumps(write_row) + "\n")
         template = template_at(None, "completion")
         (found,) = marked(read_blocks_of(path, example_settings(template, kind="completion")))
+        jinja = Path(folder, "t.jinja")
+        jinja.write_text(PLAIN_COMPLETION)
+        by_jinja = example_settings(template_at(jinja, "completion"), kind="completion")
+        assert marked(read_blocks_of(path, by_jinja)) == [found]
     assert found == prompt + LEARNT_OPEN + completion + MARKS[END_OF_TEXT] + LEARNT_CLOSE
     assert unmarked(found) == re.sub(
         f"[{LEARNT_OPEN}{LEARNT_CLOSE}]", "", render(PLAIN_COMPLETION, pair)
@@ -163,6 +167,62 @@ def test_a_completion_is_the_last_answer_alone(name: str, messages: list[Message
         return  # its last answer has no learnt part
     given_source = None if name in ("chatml", "plain") else SOURCES[name]
     assert read_one(given_source, name, messages, "completion") == [only_last(expected)]
+
+
+TURNS_OF_BLOCKS = {
+    "side by side": (
+        "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}{% endfor %}",
+        "«onetwo»",
+        "one«two»",
+    ),
+    "two in a turn": (
+        "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}: "
+        "{% generation %}</s>{% endgeneration %}. {% endfor %}",
+        "«one»: «</s>». «two»: «</s>». ",
+        "one: </s>. «two»: «</s>». ",
+    ),
+    "none in the last": (
+        "{% for m in messages %}{% if loop.first %}{% generation %}{{ m.content }}"
+        "{% endgeneration %}{% else %}{{ m.content }}{% endif %}{% endfor %}",
+        "«one»two",
+        None,
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("source", "assistant", "last"), TURNS_OF_BLOCKS.values(), ids=TURNS_OF_BLOCKS
+)
+def test_a_completion_is_all_blocks_of_the_last_answer(
+    source: str, assistant: str, last: str | None
+) -> None:
+    def read(learn: Learn) -> list[str]:
+        texts = read_one(source, "", chat, learn)
+        return [
+            text.replace(LEARNT_OPEN, "«").replace(LEARNT_CLOSE, "»").replace(MARKS["</s>"], "</s>")
+            for text in texts
+        ]
+
+    chat: list[Message] = [
+        {"role": "assistant", "content": "one"},
+        {"role": "assistant", "content": "two"},
+    ]
+    assert read("assistant") == [assistant]
+    assert read("completion") == ([] if last is None else [last])
+
+
+def test_a_completion_without_words_is_no_earlier_answer(tmp_path: Path) -> None:
+    chat: list[Message] = [
+        {"role": "assistant", "content": "one"},
+        {"role": "assistant", "content": ""},
+    ]
+    path = write_chats(tmp_path / "a.jsonl", [chat])
+    jinja = tmp_path / "t.jinja"
+    jinja.write_text(PLAIN)
+    for name in ("plain", str(jinja)):
+        template = load_template(name, "chat", special_tokens={}, end_of_text=None)
+        (block,) = read_blocks_of(path, example_settings(template, "completion", bad_text="skip"))
+        assert (block.document_count, block.bad_count) == (0, 1)
 
 
 def test_a_name_in_a_content_stays_text_is_a_token_or_is_refused(tmp_path: Path) -> None:
@@ -184,6 +244,54 @@ def test_a_name_in_a_content_stays_text_is_a_token_or_is_refused(tmp_path: Path)
         (block,) = read_blocks_of(path, fail)
         assert (block.document_count, block.bad_count) == (0, 1)
         assert "'<|im_end|>'" in block.bad[0].reason
+
+
+SPLIT_NAMES = {
+    "over two contents": (
+        "a<|endof",
+        "text|>b",
+        "{% for m in messages %}{{ m.content }}{% endfor %}",
+    ),
+    "over trimmed contents": (
+        "a<|endof \n",
+        "\ttext|>b",
+        "{% for m in messages %}{{ m.content | trim }}{% endfor %}",
+    ),
+    "begun by the template": (
+        "endoftext|>a",
+        "b",
+        "{% for m in messages %}{{ '<|' + m.content }}{% endfor %}",
+    ),
+    "ended by the template": (
+        "a<|endof",
+        "b",
+        "{% for m in messages %}{{ m.content + 'text|>' }}{% endfor %}",
+    ),
+    "around a content": (
+        "endoftext",
+        "b",
+        "{% for m in messages %}{{ '<|' + m.content + '|>' }}{% endfor %}",
+    ),
+}
+
+
+@pytest.mark.parametrize(("asked", "answer", "source"), SPLIT_NAMES.values(), ids=SPLIT_NAMES)
+@pytest.mark.parametrize("in_text", get_args(SpecialInText))
+def test_a_name_of_which_a_content_holds_a_part_is_text(
+    tmp_path: Path, asked: str, answer: str, source: str, in_text: SpecialInText
+) -> None:
+    jinja = tmp_path / "t.jinja"
+    jinja.write_text(source)
+    chat: list[Message] = [
+        {"role": "user", "content": asked},
+        {"role": "assistant", "content": answer},
+    ]
+    path = write_chats(tmp_path / "a.jsonl", [chat])
+    template = template_at(jinja, in_text=in_text)
+    (text,) = marked(read_blocks_of(path, example_settings(template)))
+    assert text.replace(LEARNT_OPEN, "").replace(LEARNT_CLOSE, "") == render(source, chat)
+    learnt = text[text.index(LEARNT_OPEN) + 1 : text.index(LEARNT_CLOSE)]
+    assert learnt == answer.strip()
 
 
 def test_a_template_that_looks_for_a_token_in_contents_is_not_misled(tmp_path: Path) -> None:

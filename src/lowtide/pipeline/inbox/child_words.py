@@ -14,6 +14,9 @@ class Asked:
     path: str
     out: str
     settings: TokenizeSettings
+    """With the text of the template that the run began with."""
+    fingerprint: str
+    """Of the tokenizer that the run began with."""
     memory: str
 
 
@@ -24,3 +27,5 @@ class Report:
     kind: str = ""
     problem: str = ""
     remedy: str = ""
+    ends_run: bool = False
+    """It is not the file's fault: the next file would fare no better."""

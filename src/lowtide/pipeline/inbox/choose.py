@@ -16,11 +16,17 @@ from lowtide.pipeline.choose_run import (
     ChosenRun,
     check_start,
     fit_to_machine,
+    refuse_other_kind,
     with_start,
     with_wishes,
 )
 from lowtide.pipeline.inbox.prepare import PreparedInbox, prepare_inbox
-from lowtide.pipeline.inbox.settings import SETTINGS_NAME, InboxSettings, read_inbox_settings
+from lowtide.pipeline.inbox.settings import (
+    SETTINGS_NAME,
+    InboxSettings,
+    read_inbox_settings,
+    told_of_toml,
+)
 from lowtide.plan.finetune import FineTuning, finetune_settings
 from lowtide.plan.machine import Machine, choose_machine, cpu_machine
 from lowtide.plan.make_plan import PlanData, Wishes, make_plan
@@ -62,6 +68,8 @@ def choose_inbox_run(
     reading = read_inbox_settings(Path(folder))
     with storage_errors(Path(out), doing="read"):
         stands = (Path(out) / RUN_NAME).exists() and not restart
+    if stands:
+        refuse_other_kind(Path(out), inbox=True)
     if asked.plan is not None:
         base = with_start(read_plan(asked.plan), asked)
     elif stands:
@@ -115,10 +123,12 @@ def _begin(
 ) -> RunSettings:
     """Settings of a new run. Without a start, the model that a plan would take for plenty of data."""
     machine = cpu_machine(slurm) if asked.device == "cpu" else choose_machine(slurm=slurm)
+    with told_of_toml(folder):
+        vocabulary_size = load_vocabulary(_tokenizer(reading, folder)).size
     data = PlanData(
         path=str(folder.absolute()),
         train_tokens=_PLENTY_OF_TOKENS,
-        vocabulary_size=load_vocabulary(_tokenizer(reading, folder)).size,
+        vocabulary_size=vocabulary_size,
         vocabulary_known=True,
         tokenizer=None,
         val_fraction=None,

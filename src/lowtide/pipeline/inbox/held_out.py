@@ -11,8 +11,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from lowtide.dataset.token_dataset import TokenDataset
-from lowtide.errors import UsageError
+from lowtide.errors import UsageError, VerificationError
 from lowtide.events import Listener, Note
+from lowtide.pipeline.inbox.ledger import remedy_for
 from lowtide.pipeline.run_source import HELD_OUT_NAME
 from lowtide.shards.layout import MANIFEST_NAME
 from lowtide.shards.manifest import (
@@ -22,23 +23,30 @@ from lowtide.shards.manifest import (
     read_manifest,
     write_manifest,
 )
+from lowtide.shards.verify import verify_dataset
+from lowtide.storage.fingerprint import digest_file
 from lowtide.storage.publish import publish, storage_errors, sync_file, sync_folder
 from lowtide.training.settings import RunSettings
 
 FEWEST_WINDOWS = 16
 """Fewer held out are a few examples, and their loss is the luck of which."""
+_ADVICE = "a larger `val` in lowtide.toml holds out more, in a new run"
 
 
-def keep_held_out(run: Path, shards: Path, work: Path, settings: RunSettings) -> bool:
-    """Keep the shards' held-out part in the run, unless one is kept already; whether it was kept now.
+def keep_held_out(run: Path, shards: Path, work: Path, settings: RunSettings) -> str | None:
+    """Keep the shards' held-out part in the run; the digest to know it by, or None.
 
-    Less than a window is no yardstick: a later file may have more.
+    Less than a window is no yardstick: a later file may have more. One that stands was kept by a run that was
+    killed before it could write so down.
     """
     if (run / HELD_OUT_NAME / MANIFEST_NAME).exists():
-        return False
+        if verify_dataset(run / HELD_OUT_NAME).sound:
+            return _digest(run)
+        with storage_errors(run / HELD_OUT_NAME):
+            shutil.rmtree(run / HELD_OUT_NAME)
     manifest = read_manifest(shards)
     if not manifest.splits["val"].tokens:
-        return False
+        return None
     part, partial = _held_out_part(manifest), work / HELD_OUT_NAME
     with storage_errors(partial):
         shutil.rmtree(partial, ignore_errors=True)  # of a run that was killed here
@@ -54,16 +62,41 @@ def keep_held_out(run: Path, shards: Path, work: Path, settings: RunSettings) ->
     if found is None:
         with storage_errors(partial):
             shutil.rmtree(partial)
-        return False
+        return None
     found.close()
     publish(partial, run / HELD_OUT_NAME)
-    return True
+    return _digest(run)
 
 
-def open_held_out(run: Path, settings: RunSettings) -> TokenDataset | None:
+def open_held_out(run: Path, settings: RunSettings, yardstick: str | None) -> TokenDataset | None:
     """The windows that every evaluation of the run looks at; None while nothing is held out."""
+    if yardstick is None:
+        return None
+    check_held_out(run, yardstick)
+    return _open(run / HELD_OUT_NAME, settings)
+
+
+def check_held_out(run: Path, yardstick: str) -> None:
+    """VerificationError unless it is there, whole, and the one that the run began with. Reads all of it."""
     folder = run / HELD_OUT_NAME
-    return _open(folder, settings) if (folder / MANIFEST_NAME).exists() else None
+    if not (folder / MANIFEST_NAME).exists():
+        problem = f"{folder} is missing"
+    elif _digest(run) != yardstick:
+        problem = f"{folder} is another than the one that the run is measured by"
+    else:
+        found = verify_dataset(folder)
+        if found.sound:
+            return
+        problem = f"{folder} is damaged: {found.problems[0]}"
+    raise VerificationError(
+        f"{problem}; losses could not be compared with those before",
+        remedy=remedy_for(run, HELD_OUT_NAME),
+    )
+
+
+def _digest(run: Path) -> str:
+    """Of the manifest, which holds the digests of the rest."""
+    return digest_file(run / HELD_OUT_NAME / MANIFEST_NAME)
 
 
 def _open(folder: Path, settings: RunSettings) -> TokenDataset | None:
@@ -79,18 +112,30 @@ def _open(folder: Path, settings: RunSettings) -> TokenDataset | None:
         return None
 
 
-def tell_held_out(run: Path, settings: RunSettings, listen: Listener) -> None:
+def tell_held_out(
+    run: Path, settings: RunSettings, yardstick: str | None, listen: Listener
+) -> None:
     """How much the yardstick is worth."""
-    found = open_held_out(run, settings)
+    found = open_held_out(run, settings, yardstick)
     windows = 0 if found is None else found.window_count
     text = f"{windows} windows are held out in {run / HELD_OUT_NAME}: every evaluation is on them"
     if windows >= FEWEST_WINDOWS:
         listen(Note(text=text))
     else:
-        advice = "so few say little; a larger `val` in lowtide.toml holds out more, in a new run"
-        listen(Note(text=f"{text}; {advice}", level="warning"))
+        listen(Note(text=f"{text}; so few say little; {_ADVICE}", level="warning"))
     if found is not None:
         found.close()
+
+
+def tell_nothing_held_out(val: float, listen: Listener) -> None:
+    """Without a yardstick there are no evaluations, and no best checkpoint."""
+    if val:
+        text = (
+            f"nothing is held out so far, so nothing is evaluated: the files are small; {_ADVICE}"
+        )
+        listen(Note(text=text, level="warning"))
+    else:
+        listen(Note(text="nothing is held out (val = 0 in lowtide.toml), so nothing is evaluated"))
 
 
 def _held_out_part(manifest: DatasetManifest) -> DatasetManifest:

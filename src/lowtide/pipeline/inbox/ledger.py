@@ -1,9 +1,10 @@
 """What became of every file that was taken: a line of JSON for each turn, on the disk before anything follows.
 
     taken → ready → done      trained on, and a checkpoint holds it
-    taken → failed            it cannot be read, and is not tried again
+    taken → failed            it cannot be read, and is not tried again under this name with this content
     taken → released          it was changed or removed while it was read: looked at again later
     rewound                   checkpoints were removed: what they held is trained on again
+    held-out                  by which dataset the run is measured, from then on
 
 A file is known by its name and its fingerprint. Another content under an old name is another file.
 """
@@ -14,14 +15,14 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeAlias
 
 import msgspec
 import xxhash
 
-from lowtide.errors import VerificationError
+from lowtide.errors import DataError, VerificationError
 from lowtide.journal import append_whole, cut_torn_line, read_journal
 from lowtide.pipeline.run_source import LEDGER_NAME
 from lowtide.storage.publish import storage_errors, sync_file, sync_folder
@@ -48,6 +49,12 @@ class Entry:
     """Of the whole file, held-out ones included."""
     learnt_tokens: int = 0
     """Of those that are trained on, in one epoch."""
+    bad_rows: int = 0
+    """Left out or mended, where the settings allow it."""
+    too_long: int = 0
+    """Examples of more tokens than a window has."""
+    dropped: int = 0
+    """Pieces of examples in which nothing was to be learnt."""
     reason: str = ""
     """Why it failed, or was released."""
 
@@ -55,6 +62,26 @@ class Entry:
     def last_step(self) -> int:
         """The step whose checkpoint holds all of the file."""
         return self.first_step + self.steps
+
+
+_OF_READY = (
+    "first_step",
+    "steps",
+    "windows",
+    "examples",
+    "learnt_tokens",
+    "bad_rows",
+    "too_long",
+    "dropped",
+)
+
+
+@dataclass(slots=True)
+class _Told:
+    """What the lines of a ledger come to."""
+
+    entries: dict[int, Entry] = field(default_factory=dict)
+    yardstick: str | None = None
 
 
 class Ledger:
@@ -69,13 +96,17 @@ class Ledger:
         """Taken, and neither done nor failed; in their order."""
         self.done_count = 0
         self.failed_count = 0
+        self.yardstick: str | None = None
+        """The digest of what is held out, once something is."""
         self._last_number = 0
         with storage_errors(self._path):
             self._file: BinaryIO = self._path.open("a+b", buffering=0)
             cut_torn_line(self._file)
         try:
             sync_folder(run)
-            for entry in read_entries(run):
+            told = _read_lines(run)
+            self.yardstick = told.yardstick
+            for entry in told.entries.values():
                 self._count(entry)
         except BaseException:
             self._file.close()
@@ -123,15 +154,8 @@ class Ledger:
     def ready(self, entry: Entry) -> Entry:
         """It is tokenized, and its steps are counted."""
         entry = replace(entry, stage="ready")
-        self._write(
-            "ready",
-            number=entry.number,
-            first_step=entry.first_step,
-            steps=entry.steps,
-            windows=entry.windows,
-            examples=entry.examples,
-            learnt_tokens=entry.learnt_tokens,
-        )
+        counts = {name: getattr(entry, name) for name in _OF_READY}
+        self._write("ready", number=entry.number, **counts)
         self.pending = [entry if one.number == entry.number else one for one in self.pending]
         return entry
 
@@ -154,12 +178,19 @@ class Ledger:
         self._seen.pop(entry.name, None)
         self._identities.discard(_identity(entry.name, entry.fingerprint))
 
+    def measure_by(self, yardstick: str) -> None:
+        """From now on, every evaluation is on the dataset with this digest."""
+        self._write("held-out", digest=yardstick)
+        self.yardstick = yardstick
+
     def rewind(self, run: Path, step: int) -> int:
         """How many files the newest checkpoint, of this step, does not hold although they were done.
 
-        They are pending again, and so are those that wait behind them.
+        They are pending again, and so are those that wait behind them. VerificationError where the ledger knows
+        of fewer steps than the checkpoint: going on would train on files again.
         """
         entries = list(read_entries(run))
+        _refuse_lost_lines(run, entries, step)
         behind = [one for one in entries if _is_behind(one, step)]
         if not behind:
             return 0
@@ -192,36 +223,64 @@ class Ledger:
 
 def read_entries(run: Path) -> Iterator[Entry]:
     """Every file that a run has taken, in order. Holds them all: a few hundred bytes each."""
+    yield from _read_lines(run).entries.values()
+
+
+def _read_lines(run: Path) -> _Told:
     path = run / LEDGER_NAME
-    entries: dict[int, Entry] = {}
-    for record in read_journal(path) if path.exists() else ():
-        try:
-            _replay(entries, record)
-        except (KeyError, msgspec.ValidationError) as cause:
-            raise VerificationError(
-                f"{path} does not hold what it should: {cause}",
-                remedy=f"put {path.name} back from a copy, or pass `--restart` to begin again",
-            ) from cause
-    yield from entries.values()
+    told = _Told()
+    if not os.path.lexists(path):
+        return told
+    try:
+        for number, record in enumerate(read_journal(path), start=1):
+            try:
+                _replay(told, record)
+            except (KeyError, TypeError, msgspec.ValidationError) as cause:
+                problem = f"line {number} of {path} does not hold what it should: {cause}"
+                raise VerificationError(problem, remedy=remedy_for(run)) from cause
+    except DataError as cause:
+        raise VerificationError(cause.problem, remedy=remedy_for(run)) from cause
+    return told
 
 
-def _replay(entries: dict[int, Entry], record: dict[str, object]) -> None:
-    event = record.pop("event")
+def remedy_for(run: Path, what: str = LEDGER_NAME) -> str:
+    """What to do when a part of the run is lost that nothing can make again."""
+    return (
+        f"put {what} in {run} back from a copy; without one, begin a new run with another `--out` and "
+        f"`--init {run}`: it goes on from these weights, and takes the files in the inbox as new ones"
+    )
+
+
+def _replay(told: _Told, record: dict[str, object]) -> None:
+    entries, event = told.entries, record.pop("event")
+    if event == "held-out":
+        told.yardstick = msgspec.convert(record["digest"], str)
+        return
     if event == "rewound":
-        step = record["step"]
-        assert isinstance(step, int), "as it was written"
+        step = msgspec.convert(record["step"], int)
         for entry in _rewound(list(entries.values()), step):
             entries[entry.number] = entry
         return
-    number = record["number"]
-    before = {} if event == "taken" else msgspec.to_builtins(entries[number])  # type: ignore[index]
+    number = msgspec.convert(record["number"], int)
+    before = {} if event == "taken" else msgspec.to_builtins(entries[number])
     entry = msgspec.convert({**before, **record, "stage": event}, Entry)
     entries[entry.number] = entry
+
+
+def _refuse_lost_lines(run: Path, entries: list[Entry], step: int) -> None:
+    last = max((one.last_step for one in entries if one.stage in ("ready", "done")), default=0)
+    if step > last:
+        raise VerificationError(
+            f"the newest checkpoint is of step {step}, and {run / LEDGER_NAME} knows of files up to step "
+            f"{last}: lines of it are lost",
+            remedy=remedy_for(run),
+        )
 
 
 def _is_behind(entry: Entry, step: int) -> bool:
     return (
         entry.stage in ("ready", "done")
+        and entry.steps > 0  # all of it is held out: there is nothing to train on again
         and entry.last_step > step
         and (entry.stage == "done" or entry.first_step > step)
     )

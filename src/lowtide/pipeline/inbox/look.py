@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from lowtide.errors import StorageError
 from lowtide.guard.open_files import FileId, find_written
 from lowtide.source.find_inputs import is_left_out, is_row_file, is_text_file
-from lowtide.storage.publish import storage_errors
 
 LOOK_SECONDS = 2.0
 """Between two looks."""
@@ -77,10 +77,13 @@ class Lookout:
         self._first_seen: dict[Found, float] = {}
         self._restless: set[str] = set()
         """Names whose file changed between two looks."""
+        self.left_alone: dict[str, str] = {}
+        """What a person may have meant to be read, at the last look: name, and why it is not."""
 
     def look(self) -> Looked:
         """What is there now."""
         names = self._names()
+        self.left_alone = {}
         new = [found for name in sorted(names) if (found := self._consider(name)) is not None]
         if self._marker is not None:
             whole = [found for found in new if f"{found.name}{self._marker}" in names]
@@ -98,16 +101,27 @@ class Lookout:
         )
 
     def _names(self) -> set[str]:
-        with storage_errors(self._folder, doing="read"):
+        try:
             return set(os.listdir(self._folder))  # noqa: PTH208 - names alone
+        except OSError as cause:
+            raise StorageError(
+                f"the inbox {self._folder} cannot be looked into: {cause.strerror}",
+                remedy="bring it back, or allow this user to read it, and run the same command again",
+            ) from cause
 
     def _consider(self, name: str) -> Found | None:
         path = self._folder / name
         if is_left_out(path) or (self._marker is not None and name.endswith(self._marker)):
             return None
+        if not is_utf8(name):
+            self.left_alone[name] = "its name is not UTF-8"
+            return None
         if not is_row_file(path) and not (self._takes_text and is_text_file(path)):
+            self.left_alone[name] = "its name does not end like a format that is read"
             return None
         found = find_file(path)
+        if found is None and os.path.lexists(path):
+            self.left_alone[name] = "it is no file"
         return None if found is None or self._is_known(found) else found
 
     def _at_rest(self, new: list[Found]) -> list[Found]:
@@ -121,6 +135,15 @@ class Lookout:
             for found in new
             if now - self._first_seen[found] >= LOOK_SECONDS or _is_quiet(found)
         ]
+
+
+def is_utf8(name: str) -> bool:
+    """Whether a name from the disk can be written down in JSON and TOML."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def find_file(path: Path) -> Found | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import xxhash
 
 from lowtide.memory.budget import Budget
-from lowtide.pipeline.inbox.settings import InboxSettings, tokenize_settings
+from lowtide.pipeline.inbox.settings import InboxSettings, tokenize_settings, told_of_toml
 from lowtide.pipeline.run_source import RunSource, inbox_source
 from lowtide.pipeline.settings import TokenizeSettings
 from lowtide.pipeline.spend import smallest_budget
@@ -30,6 +30,8 @@ class PreparedInbox:
     tokenize: TokenizeSettings
     source: RunSource
     vocabulary_size: int
+    fingerprint: str
+    """Of the tokenizer's content."""
     least_bytes: int
     """The smallest budget that tokenizing a file works with."""
 
@@ -47,19 +49,21 @@ def prepare_inbox(folder: Path, settings: InboxSettings, *, context: int) -> Pre
     UsageError now, and not the fault of every file later."""
     folder = folder.absolute()
     named = tokenize_settings(settings, folder, context=context)
-    vocabulary = load_vocabulary(named.tokenizer)
-    if named.examples is not None:
-        named = _with_template(named, vocabulary)
+    with told_of_toml(folder):
+        vocabulary = load_vocabulary(named.tokenizer)
+        if named.examples is not None:
+            named = _with_template(named, vocabulary)
     return PreparedInbox(
         folder=folder,
         settings=settings,
         tokenize=named,
         source=inbox_source(
-            _record(settings, named),
+            _record(settings, named, vocabulary),
             tokenizer=named.tokenizer,
             fingerprint=vocabulary.fingerprint,
         ),
         vocabulary_size=vocabulary.size,
+        fingerprint=vocabulary.fingerprint,
         least_bytes=smallest_budget(
             vocabulary, reads_rows=True, examples=named.examples is not None
         ),
@@ -73,12 +77,13 @@ def _with_template(named: TokenizeSettings, vocabulary: Vocabulary) -> TokenizeS
     return replace(named, template_text=template.source)
 
 
-def _record(settings: InboxSettings, named: TokenizeSettings) -> JsonObject:
+def _record(settings: InboxSettings, named: TokenizeSettings, vocabulary: Vocabulary) -> JsonObject:
     """What a run may not change on its way. Where files lie, and how they are marked, it may."""
     record: JsonObject = {
         name: value for name, value in settings.as_record().items() if name != "marker"
     }
     record |= {"learn": named.learn, "too_long": named.too_long, "context": named.context}
+    record["tokenizer_content"] = vocabulary.fingerprint
     if named.template_text is not None:
         record["template_text"] = xxhash.xxh3_128_hexdigest(named.template_text.encode())
     return record

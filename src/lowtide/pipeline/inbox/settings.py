@@ -8,10 +8,13 @@ marker = ".done"             # a file counts when NAME.done stands beside it
 
 from __future__ import annotations
 
+import re
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Literal, TypeAlias, get_args
 
 import msgspec
 
@@ -19,11 +22,20 @@ from lowtide.errors import UsageError
 from lowtide.pipeline.settings import TokenizeSettings, check_settings
 from lowtide.source.blocks import BadText
 from lowtide.source.examples.settings import Learn, TooLong
+from lowtide.source.find_inputs import is_row_file, is_text_file
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.tokenizer.reference import SpecialInText
+from lowtide.units import printable
 
 SETTINGS_NAME = "lowtide.toml"
 InboxExamples: TypeAlias = Literal["chat", "instruction", "completion", "none"]
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "examples": get_args(InboxExamples),
+    "learn": get_args(Learn),
+    "too_long": get_args(TooLong),
+    "bad_text": get_args(BadText),
+    "special_in_text": get_args(SpecialInText),
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,10 +64,7 @@ class InboxSettings:
 
 def read_inbox_settings(inbox: Path) -> InboxSettings:
     """The settings of a folder; UsageError for a folder that is none, and for what cannot be meant."""
-    if not inbox.is_dir():
-        raise UsageError(
-            f"{inbox} is no folder", remedy="make it, or name the folder that files appear in"
-        )
+    _check_folder(inbox)
     path = inbox / SETTINGS_NAME
     named = {name.replace("-", "_"): value for name, value in _read(path).items()}
     known = [field.name for field in fields(InboxSettings)]
@@ -65,11 +74,13 @@ def read_inbox_settings(inbox: Path) -> InboxSettings:
             f"{path} sets {', '.join(unknown)}, which an inbox does not know",
             remedy=f"it knows {', '.join(name.replace('_', '-') for name in known)}",
         )
+    _check_choices(named, path)
     try:
         settings = msgspec.convert(named, InboxSettings)
     except msgspec.ValidationError as cause:
         raise UsageError(f"{path}: {cause}", remedy="correct that line of the file") from cause
     _check_marker(settings.marker, path)
+    _check_values(settings, inbox)
     return settings
 
 
@@ -87,7 +98,8 @@ def tokenize_settings(settings: InboxSettings, inbox: Path, *, context: int) -> 
         _refuse_for_documents(settings, inbox / SETTINGS_NAME)
     else:
         found = _with_examples(found, settings, inbox, context)
-    check_settings(found)
+    with told_of_toml(inbox):
+        check_settings(found)
     return found
 
 
@@ -116,11 +128,84 @@ def _with_examples(
     return resolve_examples(named)
 
 
+@contextmanager
+def told_of_toml(inbox: Path) -> Iterator[None]:
+    """Inside, what `tokenize` would say about its flags is said about the lines of the inbox's settings."""
+    try:
+        yield
+    except UsageError as error:
+        path = inbox / SETTINGS_NAME
+        raise UsageError(
+            f"{path}: {in_toml(error.problem)}", remedy=f"{in_toml(error.remedy)}, in {path}"
+        ) from error
+
+
+def in_toml(text: str) -> str:
+    """The text with flags of `tokenize` written as lines of `lowtide.toml`: `--val 0.1` is `val = 0.1`."""
+    names = "|".join(field.name.replace("_", "-") for field in fields(InboxSettings))
+    text = re.sub(rf"`--({names}) ([^`]+)`", _as_line, text)
+    text = re.sub(rf"--({names}) (-?[\d.]+(?:e-?\d+)?|inf|nan)(?= )", _as_line, text)
+    return re.sub(rf"(?<![\w-])--({names})\b", r"\1", text)
+
+
+def _as_line(found: re.Match[str]) -> str:
+    quote = "`" if found[0].startswith("`") else ""
+    is_number = re.fullmatch(r"-?[\d.e-]+|inf|nan", found[2])
+    value = found[2] if is_number else f'"{found[2]}"'
+    return f"{quote}{found[1]} = {value}{quote}"
+
+
+def _check_folder(inbox: Path) -> None:
+    """UsageError for what is no folder, or cannot be looked into."""
+    try:
+        is_folder = inbox.is_dir()
+        if is_folder:
+            next(inbox.iterdir(), None)
+            (inbox / SETTINGS_NAME).exists()
+        str(inbox).encode()
+    except OSError as cause:
+        raise UsageError(
+            f"{inbox} cannot be looked into: {cause.strerror}",
+            remedy="allow this user to read it, or name another folder",
+        ) from cause
+    except UnicodeEncodeError as cause:
+        raise UsageError(
+            f"the name of the folder {printable(str(inbox))} is not UTF-8",
+            remedy="rename it, or name a link to it",
+        ) from cause
+    if not is_folder:
+        raise UsageError(
+            f"{inbox} is no folder", remedy="make it, or name the folder that files appear in"
+        )
+
+
+def _check_choices(named: dict[str, object], path: Path) -> None:
+    for name, choices in _CHOICES.items():
+        if name in named and named[name] not in choices:
+            raise UsageError(
+                f"{path}: {name.replace('_', '-')} cannot be {named[name]!r}",
+                remedy=f"set one of {', '.join(choices)}, or remove that line",
+            )
+
+
+def _check_values(settings: InboxSettings, inbox: Path) -> None:
+    """What is wrong whatever the model is, before one is chosen by it."""
+    kind = None if settings.examples == "none" else settings.examples
+    found = TokenizeSettings(
+        val=settings.val,
+        separator=settings.separator,
+        examples=kind,
+        context=settings.context if kind else None,
+    )
+    with told_of_toml(inbox):
+        check_settings(found)
+
+
 def _read(path: Path) -> dict[str, object]:
-    if not path.exists():
-        return {}
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return {}
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as cause:
         raise UsageError(
             f"{path} cannot be read as TOML: {cause}", remedy="correct it, or remove it"
@@ -147,5 +232,11 @@ def _check_marker(marker: str | None, path: Path) -> None:
     if marker is not None and (not marker or "/" in marker or "\0" in marker):
         raise UsageError(
             f"{path} sets the marker {marker!r}, which no file's name can end in",
+            remedy='set one such as `marker = ".done"`',
+        )
+    marked = None if marker is None else Path(f"a{marker}")
+    if marked is not None and (is_row_file(marked) or is_text_file(marked)):
+        raise UsageError(
+            f"{path} sets the marker {marker!r}, which is how files to be read end themselves",
             remedy='set one such as `marker = ".done"`',
         )

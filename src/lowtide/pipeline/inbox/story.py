@@ -9,15 +9,11 @@ all of its steps, and is gone on with from a checkpoint that stands between them
 from __future__ import annotations
 
 import gc
-import json
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-import xxhash
 
 from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import InterruptedRun, StoppedError, UsageError, VerificationError
@@ -25,19 +21,24 @@ from lowtide.events import Listener, Note, ignore
 from lowtide.memory.allocator import give_back
 from lowtide.memory.budget import Budget, choose_budget
 from lowtide.memory.limits import machine_limit
-from lowtide.pipeline.inbox.child_words import Asked
-from lowtide.pipeline.inbox.held_out import keep_held_out, open_held_out, tell_held_out
-from lowtide.pipeline.inbox.intake import Intake, is_as_taken
+from lowtide.pipeline.inbox.counts import in_words, with_counts
+from lowtide.pipeline.inbox.held_out import (
+    check_held_out,
+    keep_held_out,
+    open_held_out,
+    tell_held_out,
+    tell_nothing_held_out,
+)
+from lowtide.pipeline.inbox.intake import Intake
 from lowtide.pipeline.inbox.ledger import Entry, Ledger, read_entries
 from lowtide.pipeline.inbox.look import LOOK_SECONDS
 from lowtide.pipeline.inbox.prepare import PreparedInbox
-from lowtide.pipeline.inbox.tokenize_apart import Refused, tokenize_apart
+from lowtide.pipeline.inbox.shelf import WORK_NAME, Shelf, remove_path
+from lowtide.pipeline.inbox.tokenize_apart import Refused
 from lowtide.pipeline.open_run import OpenRun, follow, open_run
 from lowtide.pipeline.run_source import OWN_NAMES
 from lowtide.pipeline.watch_run import ShouldStop
-from lowtide.shards.layout import MANIFEST_NAME, WORK_FOLDER
-from lowtide.shards.manifest import read_manifest
-from lowtide.storage.publish import storage_errors
+from lowtide.shards.layout import WORK_FOLDER
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.training.checkpoint import find_checkpoints
 from lowtide.training.data_parallel import Ranks
@@ -48,9 +49,8 @@ from lowtide.training.run_folder import RUN_NAME, read_run_record
 from lowtide.training.run_results import FailedFile, InboxRun
 from lowtide.training.settings import RunSettings, steps_for
 from lowtide.training.tensorboard import Board
-from lowtide.units import format_bytes, format_count
+from lowtide.units import printable
 
-_WORK_NAME = "inbox"
 _NAP_SECONDS = 0.1
 
 
@@ -115,32 +115,33 @@ class _Desk:
         self._why_stop = _Remembered(around.why_stop)
         self._around = replace(around, why_stop=self._why_stop)
         self._inbox = inbox
-        self._environment = environment
         self._settings = run.settings
         self._state = run.state
-        self._work = run.folder / WORK_FOLDER / _WORK_NAME
+        self._shelf = Shelf(run, self._around, inbox, environment, self._say)
         self._ledger = Ledger(run.folder)
-        self._intake = Intake(inbox, self._ledger, lambda text: self._say(text, warning=True))
+        self._intake = Intake(inbox, self._ledger, self._say, self._warn)
         self._pace: Pace | None = None
         self._told_waiting = False
+        self._told_nothing_held_out = False
 
     def close(self) -> None:
         self._ledger.close()
 
     def work(self, *, until_empty: bool) -> None:
         """File after file."""
-        with storage_errors(self._work):
-            self._work.mkdir(exist_ok=True)
         self._find_where_it_stands()
         while True:
             self._leave_if_asked()
-            entry = next(iter(self._ledger.pending), None) or self._intake.take()
+            entry = next(iter(self._ledger.pending), None) or self._take(until_empty=until_empty)
             if entry is not None:
                 self._learn_from(entry)
             elif until_empty and not self._intake.looked.settling:
                 return
             else:
                 self._wait()
+
+    def _take(self, *, until_empty: bool) -> Entry | None:
+        return self._intake.take(patient=not until_empty)
 
     def result(self, *, seconds: float) -> InboxRun:
         """What it came to."""
@@ -163,12 +164,14 @@ class _Desk:
     def _find_where_it_stands(self) -> None:
         """The ledger may know more than the newest checkpoint, where somebody removed one."""
         folder, step = self._run.folder, self._state.step
-        self._clear_shards()
+        self._shelf.clear(self._ledger.pending)
         undone = self._ledger.rewind(folder, step if find_checkpoints(folder) else -1)
+        if self._ledger.yardstick is not None:
+            check_held_out(folder, self._ledger.yardstick)
         done = self._ledger.done_count
         if undone:
             text = f"{undone} files were done and are not in the newest checkpoint: they come again"
-            self._say(text, warning=True)
+            self._warn(text)
         if step:
             self._say(f"going on after step {step} and {done} files: the checkpoint is verified")
 
@@ -177,13 +180,11 @@ class _Desk:
         if entry.stage == "ready" and entry.last_step <= self._state.step:
             self._finish(entry)
             return
-        shards = self._shards_of(entry)
-        if not self._is_tokenized(entry, shards):
+        if not self._is_tokenized(entry):
             return
-        if keep_held_out(self._run.folder, shards, self._work, self._settings):
-            tell_held_out(self._run.folder, self._settings, self._around.listen)
+        self._keep_held_out(entry)
         try:
-            ready, windows = self._count(entry, shards)
+            ready, windows = self._count(entry)
         except UsageError as reason:  # shorter than a window
             self._fail(entry, reason.problem)
             return
@@ -193,68 +194,45 @@ class _Desk:
         gc.collect()
         give_back()
 
-    def _is_tokenized(self, entry: Entry, shards: Path) -> bool:
+    def _is_tokenized(self, entry: Entry) -> bool:
         """Whether its shards stand now; else it has failed, or was released."""
-        if entry.stage == "ready" and (shards / MANIFEST_NAME).exists():
-            return True  # the file itself may be gone by now
-        path = self._inbox.folder / entry.name
-        refused: Refused | None = None
-        if is_as_taken(path, entry):
-            self._say(f"tokenizing {entry.name} ({format_bytes(entry.size_bytes)})")
-            asked = Asked(
-                path=str(path),
-                out=str(shards),
-                settings=self._inbox.tokenize,
-                memory=self._inbox.share_of(self._run.budget),
-            )
-            began_before = shards.exists()
-            refused = self._tokenize(asked)
-            if refused is not None and began_before:  # what was there may be the trouble
-                _remove(shards)
-                refused = self._tokenize(asked)
-        if not is_as_taken(path, entry):
-            self._release(entry, "it was changed or removed before it was read whole")
-            return False
-        if refused is not None:
-            self._fail(entry, refused.reason)
-        return refused is None
+        begun = entry.stage == "ready" and self._state.step > entry.first_step
+        why_not = self._shelf.make(entry, begun=begun)
+        if isinstance(why_not, Refused):
+            self._fail(entry, why_not.reason)
+        elif why_not is not None:
+            self._release(entry, why_not.reason)
+        return why_not is None
 
-    def _tokenize(self, asked: Asked) -> Refused | None:
-        return tokenize_apart(
-            asked,
-            why_stop=self._why_stop,
-            listen=self._around.listen,
-            environment=self._environment,
-        )
+    def _keep_held_out(self, entry: Entry) -> None:
+        """The yardstick, unless there is one."""
+        if self._ledger.yardstick is not None:
+            return
+        run, shards = self._run.folder, self._shelf.shards_of(entry)
+        yardstick = keep_held_out(run, shards, self._shelf.folder, self._settings)
+        if yardstick is not None:
+            self._ledger.measure_by(yardstick)
+            tell_held_out(run, self._settings, yardstick, self._around.listen)
+        elif not self._told_nothing_held_out:
+            self._told_nothing_held_out = True
+            tell_nothing_held_out(self._inbox.settings.val, self._around.listen)
 
-    def _count(self, entry: Entry, shards: Path) -> tuple[Entry, TokenDataset | None]:
+    def _count(self, entry: Entry) -> tuple[Entry, TokenDataset | None]:
         """The file's windows, and its steps in the ledger; no windows where all of it is held out."""
-        manifest = read_manifest(shards)
-        train = manifest.splits["train"]
-        examples = manifest.examples.examples if manifest.examples else manifest.documents
-        learnt = train.learnt.tokens if train.learnt else train.tokens
-        windows = _open_windows(shards, self._settings) if train.tokens else None
+        manifest, shards = self._shelf.read(entry), self._shelf.shards_of(entry)
+        has_tokens = manifest.splits["train"].tokens
+        windows = _open_windows(shards, self._settings) if has_tokens else None
         count = windows.window_count if windows is not None else 0
-        steps = 0
-        if count:
-            steps = steps_for(
-                self._settings.epochs or 1.0,
-                window_count=count,
-                windows_per_step=self._settings.windows_per_step,
-            )
+        steps = _steps_on(count, self._settings)
         if entry.stage == "taken":
-            entry = replace(entry, first_step=self._state.step, steps=steps, windows=count,
-                            examples=examples, learnt_tokens=learnt)  # fmt: skip
-            entry = self._ledger.ready(entry)
+            counted = replace(entry, first_step=self._state.step, steps=steps, windows=count)
+            entry = self._ledger.ready(with_counts(counted, manifest))
         elif (entry.windows, entry.steps) != (count, steps):
             raise VerificationError(
-                f"{entry.name} has {count} windows, and had {entry.windows} when its steps began",
+                f"{printable(entry.name)} has {count} windows, and had {entry.windows} when its steps began",
                 remedy="go on with the version of lowtide that began it, or pass `--restart`",
             )
-        self._say(
-            f"{entry.name}: {examples:,} examples, {format_count(learnt)} tokens to learn, "
-            f"{count:,} windows, {steps:,} steps"
-        )
+        self._say(in_words(entry))
         return entry, windows
 
     def _train(self, entry: Entry, windows: TokenDataset) -> None:
@@ -262,7 +240,7 @@ class _Desk:
         if self._state.step == entry.first_step:
             self._state = replace(self._state, loader={})  # it was the last file's
         learner = self._run.learner
-        held_out = open_held_out(self._run.folder, self._settings)
+        held_out = open_held_out(self._run.folder, self._settings, self._ledger.yardstick)
         settings = _settings_of_file(self._settings, entry, windows)
         loop = Loop(
             settings,
@@ -283,35 +261,19 @@ class _Desk:
         self._pace = loop.pace
 
     def _finish(self, entry: Entry) -> None:
-        self._remove_shards(entry)
+        self._shelf.remove(entry)
         self._ledger.finish(entry)
         self._say(f"{entry.name} is done after step {entry.last_step}")
 
     def _fail(self, entry: Entry, reason: str) -> None:
-        self._remove_shards(entry)
+        self._shelf.remove(entry)
         self._ledger.fail(entry, reason)
-        self._say(f"{entry.name} has failed and is left out: {reason}", warning=True)
+        self._warn(f"{entry.name} has failed and is left out: {reason}")
 
     def _release(self, entry: Entry, reason: str) -> None:
-        self._remove_shards(entry)
+        self._shelf.remove(entry)
         self._ledger.release(entry, reason)
-        self._say(f"{entry.name}: {reason}; it is looked at again later", warning=True)
-
-    def _shards_of(self, entry: Entry) -> Path:
-        """Their name tells the file and how it is read: what another run left is never taken for them."""
-        content = f"{entry.fingerprint} {entry.name} {json.dumps(self._inbox.source.stream)}"
-        digest = xxhash.xxh3_64_hexdigest(content.encode(errors="surrogateescape"))
-        return self._work / f"{entry.number:06d}-{digest}"
-
-    def _remove_shards(self, entry: Entry) -> None:
-        _remove(self._shards_of(entry))
-
-    def _clear_shards(self) -> None:
-        """All but those of files that are still to be done."""
-        kept = {self._shards_of(entry) for entry in self._ledger.pending}
-        for path in self._work.iterdir():
-            if path not in kept:
-                _remove(path)
+        self._warn(f"{entry.name}: {reason}; it is looked at again later")
 
     def _wait(self) -> None:
         """For the next look. A stop is heard meanwhile."""
@@ -337,9 +299,11 @@ class _Desk:
             remedy="run the same command again to go on",
         )
 
-    def _say(self, text: str, *, warning: bool = False) -> None:
-        told = Note(text=f"inbox: {text}")
-        self._around.listen(replace(told, level="warning") if warning else told)
+    def _say(self, text: str) -> None:
+        self._around.listen(Note(text=f"inbox: {printable(text)}"))
+
+    def _warn(self, text: str) -> None:
+        self._around.listen(Note(text=f"inbox: {printable(text)}", level="warning"))
 
 
 @dataclass(slots=True)
@@ -368,6 +332,13 @@ def _settings_of_file(settings: RunSettings, entry: Entry, windows: TokenDataset
     )
 
 
+def _steps_on(windows: int, settings: RunSettings) -> int:
+    if not windows:
+        return 0
+    per_step = settings.windows_per_step
+    return steps_for(settings.epochs or 1.0, window_count=windows, windows_per_step=per_step)
+
+
 def _open_windows(shards: Path, settings: RunSettings) -> TokenDataset:
     return TokenDataset(
         shards, settings.split, settings.shape.context, settings.seed, windows=settings.windows
@@ -381,13 +352,5 @@ def _stream_in(folder: Path) -> JsonObject | None:
 
 def _forget_files(folder: Path) -> None:
     """A run that begins anew knows of no file; nothing was learnt from those that are forgotten."""
-    for path in (*(folder / name for name in OWN_NAMES), folder / WORK_FOLDER / _WORK_NAME):
-        _remove(path)
-
-
-def _remove(path: Path) -> None:
-    with storage_errors(path):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+    for path in (*(folder / name for name in OWN_NAMES), folder / WORK_FOLDER / WORK_NAME):
+        remove_path(path)

@@ -11,16 +11,26 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from lowtide.errors import DoesNotFitError, InterruptedRun, StoppedError, StorageError, UsageError
+from lowtide.errors import (
+    DataError,
+    DoesNotFitError,
+    InterruptedRun,
+    LowtideError,
+    StoppedError,
+    StorageError,
+    UsageError,
+    VerificationError,
+)
 from lowtide.events import Listener, Note
 from lowtide.pipeline.folder import hold_lock
 from lowtide.pipeline.inbox.child_words import Asked, Report
+from lowtide.pipeline.inbox.settings import in_toml
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.units import printable
 
@@ -32,7 +42,10 @@ _SECONDS_TO_STOP = 60.0
 _SECONDS_TO_LEAVE = 30.0
 """That a process of a killed run may take to notice."""
 _LAST_OF_STDERR = 2000
-_NOT_THE_FILES_FAULT = {kind.__name__: kind for kind in (StorageError, DoesNotFitError)}
+_KINDS: dict[str, type[LowtideError]] = {
+    kind.__name__: kind
+    for kind in (StorageError, DoesNotFitError, UsageError, VerificationError, DataError)
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,9 +67,9 @@ def tokenize_apart(
 ) -> Refused | None:
     """Make the shards, or go on with them; None when they stand.
 
-    StoppedError when a stop was asked for, of the run or of the child alone; the run's own errors for a disk or
-    a machine that says no, which is not the file's fault. A child that is killed is started once more. It has
-    our own environment where none is given.
+    StoppedError when a stop was asked for, of the run or of the child alone; other errors for what is not the
+    file's fault: a disk or a machine that says no, a tokenizer or a template, a child that dies. One that is
+    killed is started once more. It has our own environment where none is given.
     """
     _wait_for_the_last(Path(asked.out))
     for _ in range(2):
@@ -67,7 +80,7 @@ def tokenize_apart(
             child.end()
         if child.code >= 0:
             break
-    return _judge(child)
+    return _judge(child, printable(Path(asked.path).name))
 
 
 class _Child:
@@ -131,7 +144,8 @@ class _Child:
             while True:
                 said = json.loads(self._lines.get_nowait())
                 if "note" in said:
-                    listen(Note(**said["note"]))
+                    note = Note(**said["note"])
+                    listen(replace(note, text=printable(note.text)))
                 else:
                     self.report = msgspec.convert(said["report"], Report)
 
@@ -142,7 +156,7 @@ def _pass_on(pipe: IO[bytes], lines: _Lines) -> None:
             lines.put(line.decode(errors="replace"))
 
 
-def _judge(child: _Child) -> Refused | None:
+def _judge(child: _Child, name: str) -> Refused | None:
     report = child.report
     stopped = report is not None and report.kind in ("StoppedError", "InterruptedRun")
     if child.stopped is not None or stopped:
@@ -150,13 +164,24 @@ def _judge(child: _Child) -> Refused | None:
         interrupted = child.stopped is not None and child.stopped[0] == "interrupted"
         raise _stopped(sentence, interrupted=interrupted or _is_interrupted(report))
     if report is None:
-        said = printable(child.complaint.splitlines()[-1]) if child.complaint else "without a word"
-        what = f"was killed (signal {-child.code})" if child.code < 0 else f"ended ({child.code})"
-        return Refused(reason=f"the process that tokenized it {what}: {said}")
-    kind = _NOT_THE_FILES_FAULT.get(report.kind)
-    if kind is not None:
-        raise kind(report.problem, remedy=report.remedy)
+        raise _died(child, name)
+    if report.ends_run:
+        kind = _KINDS.get(report.kind, LowtideError)
+        raise kind(in_toml(report.problem), remedy=in_toml(report.remedy))
     return Refused(reason=report.problem) if report.kind else None
+
+
+def _died(child: _Child, name: str) -> LowtideError:
+    """Without a report it is not known that the file is to blame, so it stays taken."""
+    said = printable(child.complaint.splitlines()[-1]) if child.complaint else "without a word"
+    how = f"was killed twice (signal {-child.code})" if child.code < 0 else f"ended ({child.code})"
+    remedy = "mend what it complains of, and run the same command again: it goes on with that file"
+    if child.code < 0 or "MemoryError" in said:
+        remedy = (
+            "if memory ran out, end other programs or pass a larger `--memory`; the same command goes on with "
+            "that file, and without it when it is taken out of the inbox"
+        )
+    return LowtideError(f"the process that tokenized {name} {how}: {said}", remedy=remedy)
 
 
 def _is_interrupted(report: Report | None) -> bool:

@@ -11,16 +11,19 @@ import json
 import os
 import sys
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import msgspec
 
-from lowtide.errors import LowtideError
+from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.events import Event, Note
 from lowtide.pipeline.inbox.child_words import Asked, Report
 from lowtide.pipeline.stop_signals import listen_for_stops
+from lowtide.pipeline.watch_run import ShouldStop
 
 _ABANDONED = 1
+_SHARED_FAULTS = ("template ", "the bytes of the tokens do not add up", "tokenizers cannot load")
+"""How errors begin that a template or a tokenizer causes, whatever the file."""
 
 
 def main() -> None:
@@ -28,21 +31,80 @@ def main() -> None:
     asked = msgspec.json.decode(sys.stdin.buffer.readline(), type=Asked)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     with listen_for_stops() as should_stop:
-        from lowtide.pipeline.tokenize import tokenize
-
-        try:
-            tokenize(
-                [asked.path],
-                asked.out,
-                asked.settings,
-                memory=asked.memory,
-                listen=_tell,
-                should_stop=should_stop,
-            )
-            report = Report()
-        except LowtideError as error:
-            report = Report(kind=type(error).__name__, problem=error.problem, remedy=error.remedy)
+        report = _prepare(asked)
+        if not report.kind:
+            report = _tokenize(asked, should_stop)
     _say("report", asdict(report))
+
+
+def _prepare(asked: Asked) -> Report:
+    """What every file needs is there, and as it was: whatever goes wrong here is no file's fault."""
+    from lowtide.memory.allocator import give_back
+
+    try:
+        _refuse_changes(asked)
+    except LowtideError as error:
+        return _report(error, ends_run=True)
+    finally:
+        give_back()
+    return Report()
+
+
+def _refuse_changes(asked: Asked) -> None:
+    from lowtide.pipeline.prepare import choose_delimiter
+    from lowtide.pipeline.prepare_examples import prepare_examples
+    from lowtide.tokenizer.vocabulary import load_vocabulary
+
+    settings = asked.settings
+    vocabulary = load_vocabulary(settings.tokenizer)
+    if vocabulary.fingerprint != asked.fingerprint:
+        raise _changed(f"the tokenizer {settings.tokenizer}")
+    delimiter = choose_delimiter([], settings, vocabulary)
+    found = prepare_examples(replace(settings, template_text=None), vocabulary, [], delimiter)
+    if found is not None and found.settings.template_text != settings.template_text:
+        raise _changed(f"the template {settings.template}")
+
+
+def _changed(what: str) -> UsageError:
+    return UsageError(
+        f"{what} is another than when the run began",
+        remedy="put it back as it was, and run the same command again; or begin a new run, with this run as "
+        "its `--init`",
+    )
+
+
+def _tokenize(asked: Asked, should_stop: ShouldStop) -> Report:
+    from lowtide.pipeline.tokenize import tokenize
+
+    try:
+        tokenize(
+            [asked.path],
+            asked.out,
+            asked.settings,
+            memory=asked.memory,
+            listen=_tell,
+            should_stop=should_stop,
+        )
+    except LowtideError as error:
+        return _report(error, ends_run=not _is_the_files_fault(error))
+    return Report()
+
+
+def _is_the_files_fault(error: LowtideError) -> bool:
+    """Of its rows, its format or its columns; not of memory, nor of a template or tokenizer that all share."""
+    if not isinstance(error, DataError | UsageError) or isinstance(error.__cause__, MemoryError):
+        return False
+    about = error.__cause__ if isinstance(error.__cause__, DataError) else error
+    return not about.problem.startswith(_SHARED_FAULTS)
+
+
+def _report(error: LowtideError, *, ends_run: bool) -> Report:
+    return Report(
+        kind=type(error).__name__,
+        problem=error.problem,
+        remedy=error.remedy,
+        ends_run=ends_run,
+    )
 
 
 def _leave_with_parent() -> None:

@@ -12,6 +12,8 @@ Costs:  some Python for every example; built-in templates about a tenth of a Jin
     built_in.py       built-in templates, fast, and the Jinja text of each
     jinja_template.py a template in Hugging Face's convention
     sandbox.py        where such a template runs: it reads nothing, ends, and makes nothing huge
+    counted_tree.py   the counting, put into a template's syntax tree
+    metering.py       what a rendering has used up, and how large a thing it asks for would be
     sheet.py          examples laid one behind the other, until they make a piece
     example_columns.py rows out of Arrow columns
     read_examples.py  rows out of each format, through the template, into pieces

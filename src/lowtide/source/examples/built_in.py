@@ -89,6 +89,7 @@ class BuiltInTemplate:
     def render(self, turns: Sequence[Turn], learn: Learn, sheet: Sheet) -> None:
         """Lay the text of an example on the sheet, as parts of which some are learnt."""
         parts, learnt, before = sheet.parts, sheet.learnt, len(sheet.learnt)
+        last = before  # where the last answer's part is noted, if it has one
         is_text = self._names.policy == "text"
         openings = self._first
         for turn in turns:
@@ -99,6 +100,7 @@ class BuiltInTemplate:
             is_safe = is_text and content.isascii()  # nothing to check, and soon known
             body = content.encode() if is_safe else self._names.content_bytes(content)
             if role in _ASSISTANT:
+                last = len(learnt)
                 if body or self._learnt_ending:
                     learnt.append(len(parts) + 1)
                 parts += (openings[role], body + self._learnt_ending)
@@ -107,7 +109,7 @@ class BuiltInTemplate:
             openings = self._later
         parts.append(self._last)
         if learn == "completion":
-            del learnt[before:-1]
+            del learnt[before:last]
 
 
 def chatml(names: SpecialNames) -> BuiltInTemplate:

@@ -56,6 +56,7 @@ def leaf_paths(paths: Sequence[str], columns: Sequence[str], keys: Sequence[str]
 
 def row_bytes(values: pa.Array) -> npt.NDArray[np.int64]:
     """How many bytes each row takes as text, about; what a dictionary stands for is counted in full."""
+    values = _plain_list(values)
     kind = values.type
     if pa.types.is_dictionary(kind):
         return row_bytes(values.dictionary)[as_numbers(_wide(values.indices))]
@@ -80,6 +81,8 @@ def to_python(values: pa.Array) -> list[object]:
         return [None if i is None else entries[i] for i in values.indices.to_pylist()]
     if is_text(kind):
         return _texts(_as_binary(values).to_pylist())
+    if pa.types.is_map(kind):
+        return [_pairs(row) for row in to_python(_plain_list(values))]
     if _is_list(kind):
         items = to_python(values.flatten())
         rows: list[object] = [
@@ -117,8 +120,9 @@ def fast_turns(messages: pa.Array, reading: ExampleReading) -> list[list[Turn]] 
 
 def check_damage(values: pa.Array) -> None:
     """Refuse offsets that lie outside: a mapped file may hold anything. Raises what Arrow raises."""
-    kind = values.type
     values.validate(full=False)
+    values = _plain_list(values)
+    kind = values.type
     if is_text(kind):
         checked(values)
     elif pa.types.is_struct(kind):
@@ -162,6 +166,17 @@ def _check_kind(
                 f"{path}: the messages in {column!r} have no {key!r}; they have: {', '.join(there)}",
                 remedy="pass `--column messages=NAME,role=NAME,content=NAME` with the names in the file",
             )
+
+
+def _plain_list(values: pa.Array) -> pa.Array:
+    """A map as the list of structs that it is; anything else as it came."""
+    kind = values.type
+    return values.cast(pa.list_(kind.field(0).type)) if pa.types.is_map(kind) else values
+
+
+def _pairs(entries: object) -> object:
+    """The entries of a map as pairs, which is how Arrow shows them."""
+    return [tuple(entry.values()) for entry in entries] if isinstance(entries, list) else entries
 
 
 def _is_list(kind: pa.DataType) -> bool:

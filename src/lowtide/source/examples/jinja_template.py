@@ -19,19 +19,24 @@ import jinja2
 from jinja2 import nodes
 
 from lowtide.errors import DataError, UsageError
+from lowtide.source.examples.counted_tree import RefusedNodeError
 from lowtide.source.examples.marks import LEARNT_CLOSE, LEARNT_OPEN
-from lowtide.source.examples.sandbox import RefusedNodeError, TemplateEnvironment, TooMuchError
+from lowtide.source.examples.metering import TooMuchError
+from lowtide.source.examples.sandbox import TemplateEnvironment
 from lowtide.source.examples.settings import Learn
 from lowtide.source.examples.sheet import Sheet
 from lowtide.source.examples.special_names import SpecialNames
-from lowtide.source.examples.turns import BadExampleError, Turn
+from lowtide.source.examples.turns import BadExampleError, Turn, gather, rebuilt
 from lowtide.units import printable
 
 Messages: TypeAlias = list[dict[str, object]]
 Places: TypeAlias = list[tuple[int, int]]
 
 _LEARNT_MARK = re.compile(f"[{LEARNT_OPEN}{LEARNT_CLOSE}]")
-_BUFFERED = (nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.AssignBlock)
+_BUFFERED = (
+    *(nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.AssignBlock),
+    *(nodes.Block, nodes.For),  # of loops the recursive ones, which give their text back
+)
 _ENDS_THE_RUN = (
     TooMuchError,
     jinja2.exceptions.SecurityError,
@@ -81,26 +86,33 @@ class JinjaTemplate:
                 "`--special-in-text token` would take it for the token"
             )
         places = self._around_names(text, places, end_too=not self._has_blocks)
-        if learn == "completion":
-            places = places[-1:]
         for part, is_learnt in _parts(text, places):
             if is_learnt:
                 sheet.learnt.append(len(sheet.parts))
             part = self._names.to_marks(part)
-            sheet.parts.append((self._names.show(part) if is_changed else part).encode())
+            sheet.parts.append(self._encoded(self._names.show(part) if is_changed else part))
 
     def _without_names(self, messages: Messages) -> Messages:
-        """The messages with special tokens' names hidden, or the very same where there are none."""
-        names = self._names
-        texts: list[str] = []
-        _collect_strings(messages, texts)
-        if names.is_harmless(texts):
+        """The messages with names, and parts of names at a content's ends, hidden; the same where none are."""
+        names, found = self._names, list[object]()
+        gather(messages, found)
+        texts = [text for text in found if type(text) is str]
+        if not names.is_harmless(texts):
+            for text in texts:
+                names.check(text)
+            if names.policy == "text" and any(map(names.occur_in, texts)):
+                messages = cast("Messages", rebuilt(messages, self._hide))
+        contents = [cast("str", message["content"]) for message in messages]
+        if not any(map(names.can_be_completed, contents)):
             return messages
-        has_names = False
-        for text in texts:
-            names.check(text)
-            has_names = has_names or (names.policy == "text" and names.occur_in(text))
-        return cast("Messages", _hidden(messages, names)) if has_names else messages
+        hidden = map(names.hide_ends, contents)
+        return [
+            {**message, "content": content}
+            for message, content in zip(messages, hidden, strict=True)
+        ]
+
+    def _hide(self, value: object) -> object:
+        return self._names.hide(value) if isinstance(value, str) else value
 
     def _render_learnt(self, messages: Messages, learn: Learn) -> tuple[str, Places]:
         """The text, and which of its characters are learnt."""
@@ -108,13 +120,24 @@ class JinjaTemplate:
             return self._run(messages), []
         if not self._has_blocks:
             return self._render_wrapped(messages, learn)
-        text, places = _take_marks(self._run(messages, marks_learnt=True))
-        if self._is_buffered and text != self._run(messages):
+        marked = self._run(messages, marks_learnt=True)
+        text, places = _take_marks(marked)
+        if not _is_nested(marked) or (self._is_buffered and text != self._run(messages)):
             raise self._fault(
                 "works on the text of a generation block after the block",
                 "write the blocks out directly, not through a macro, a `set` or a `filter`",
             )
+        if learn == "completion":
+            places = places[self._blocks_before_last(messages) :]
         return text, places
+
+    def _blocks_before_last(self, messages: Messages) -> int:
+        """How many blocks stand before those of the last answer: as many as there are without it."""
+        answers = [i for i, message in enumerate(messages) if message.get("role") == "assistant"]
+        if len(answers) < 2:
+            return 0
+        before = self._run(messages[: answers[-1]], marks_learnt=True)
+        return len(_take_marks(before)[1])
 
     def _render_wrapped(self, messages: Messages, learn: Learn) -> tuple[str, Places]:
         """As above for a template without generation blocks: contents are marked, and found again."""
@@ -153,7 +176,7 @@ class JinjaTemplate:
     def _run(self, messages: Messages, *, marks_learnt: bool = False) -> str:
         """One rendering. What is the template's fault ends the run, what is the row's makes a bad row."""
         environment = self._environment
-        environment.meter.effort = 0
+        environment.meter.begin()
         environment.marks_learnt = marks_learnt
         context = self._template.new_context({"messages": messages, **self._variables})
         try:
@@ -171,8 +194,14 @@ class JinjaTemplate:
             raise self._bad(error) from error
         except (jinja2.exceptions.TemplateError, ArithmeticError, AttributeError) as error:
             raise self._bad(error) from error
-        except (LookupError, TypeError, ValueError) as error:
+        except (LookupError, TypeError, ValueError, RuntimeError) as error:
             raise self._bad(error) from error
+
+    def _encoded(self, part: str) -> bytes:
+        try:
+            return part.encode()
+        except UnicodeEncodeError as error:
+            raise self._fault("writes half a character", "mend the template") from error
 
     def _bad(self, error: Exception) -> BadExampleError:
         return BadExampleError(f"template {self.name} says: {printable(str(error))[:200]}")
@@ -191,6 +220,7 @@ def _compile(
         buffered = [
             inner
             for outer in tree.find_all(_BUFFERED)
+            if not isinstance(outer, nodes.For) or outer.recursive
             for inner in outer.find_all(nodes.CallBlock)
             if _is_generation(inner)
         ]
@@ -226,28 +256,6 @@ def _describe(error: BaseException) -> str:
     return printable(str(error))[:200]
 
 
-def _collect_strings(value: object, found: list[str]) -> None:
-    """Every string inside, keys too."""
-    if isinstance(value, str):
-        found.append(value)
-    elif isinstance(value, dict):
-        for key, item in value.items():
-            _collect_strings(key, found)
-            _collect_strings(item, found)
-    elif isinstance(value, (list, tuple)):  # a map of Arrow comes as pairs
-        for item in value:
-            _collect_strings(item, found)
-
-
-def _hidden(value: object, names: SpecialNames) -> object:
-    if isinstance(value, str):
-        return names.hide(value)
-    if isinstance(value, dict):
-        return {_hidden(key, names): _hidden(item, names) for key, item in value.items()}
-    is_list = isinstance(value, (list, tuple))
-    return [_hidden(item, names) for item in value] if is_list else value  # type: ignore[attr-defined]
-
-
 def _wrappings(messages: Messages, *, only_last: bool) -> Iterator[Messages]:
     """The messages with the assistant's contents in marks, in every way that a `trim` could call for.
 
@@ -276,6 +284,16 @@ def _wrap(content: str, left_outside: bool, right_outside: bool) -> str:
     return f"{content[:begin]}{LEARNT_OPEN}{content[begin:end]}{LEARNT_CLOSE}{content[end:]}"
 
 
+def _is_nested(text: str) -> bool:
+    """Whether marks open before they close, and all of them close."""
+    depth = 0
+    for found in _LEARNT_MARK.finditer(text):
+        depth += 1 if found.group() == LEARNT_OPEN else -1
+        if depth < 0:
+            return False
+    return depth == 0
+
+
 def _is_paired(text: str) -> bool:
     """Whether every opening mark is followed by its closing one."""
     marks = "".join(_LEARNT_MARK.findall(text))
@@ -286,17 +304,19 @@ def _take_marks(text: str) -> tuple[str, Places]:
     """The text without marks, and the places between them. Blocks inside blocks are part of the outer one."""
     pieces: list[str] = []
     places: Places = []
-    position = depth = begin = start = 0
-    for found in _LEARNT_MARK.finditer(text):
-        pieces.append(text[start : found.start()])
-        position += found.start() - start
-        start = found.end()
-        depth += 1 if found.group() == LEARNT_OPEN else -1
-        if depth == 1 and found.group() == LEARNT_OPEN:
-            begin = position
-        elif depth == 0:
+    position = depth = begin = 0
+    *closed, rest = text.split(LEARNT_CLOSE)  # several times as fast as a pattern
+    for segment in closed:
+        for number, piece in enumerate(segment.split(LEARNT_OPEN)):
+            if number:
+                begin = begin if depth else position
+                depth += 1
+            pieces.append(piece)
+            position += len(piece)
+        depth -= 1
+        if depth == 0:
             places.append((begin, position))
-    pieces.append(text[start:])
+    pieces.append(rest.replace(LEARNT_OPEN, ""))
     return "".join(pieces), places
 
 

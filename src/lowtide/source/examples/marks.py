@@ -1,8 +1,9 @@
 """Private spellings, made of characters that Unicode promises never to assign (U+FDD0 to U+FDD9).
 
+    U+FDD0              stands between names where several are searched at once
     U+FDD1 7 U+FDD2     the special token number 7, where the template wrote it; stays in a block's text
-    U+FDD3 to U+FDD7    stand in contents for the first character of a special token's name while a
-                        Jinja template renders, so that only names which the template wrote are found
+    U+FDD3 to U+FDD7    stand in contents for a character of a special token's name, or of a part of one,
+                        while a Jinja template renders: only names which the template wrote are found
     U+FDD8 … U+FDD9     what is learnt; taken out before the text leaves the room
 
 A row whose own text holds one of them is a bad row, so a mark is always ours.
@@ -16,9 +17,10 @@ from collections.abc import Mapping
 LEARNT_OPEN = "\ufdd8"
 LEARNT_CLOSE = "\ufdd9"
 RESERVED = re.compile("[\ufdd0-\ufdd9]")
+NO_NAME = "\ufdd0"
 STAND_INS = "\ufdd3\ufdd4\ufdd5\ufdd6"
 LONG_STAND_IN = "\ufdd7"
-"""Opens and closes the stand-in of a fifth, sixth, … first character: there are names for all."""
+"""Opens and closes the stand-in of a fifth, sixth, … character: there are names for all."""
 
 _MARK_OPEN, _MARK_CLOSE = "\ufdd1", "\ufdd2"
 

@@ -33,7 +33,9 @@ from lowtide.source.examples.turns import (
     BadExampleError,
     NoSuchKeyError,
     Turn,
+    gather,
     line_decoder,
+    rebuilt,
     turns_of,
 )
 from lowtide.source.json_lines import BadLineError, JsonLines, load_object, mend_surrogates
@@ -42,19 +44,10 @@ from lowtide.source.read_arrow import read_mapped, wanted_rows
 from lowtide.source.read_parquet import RowBatch, explain_damage, open_parquet, read_batches
 from lowtide.source.rows import NOT_UTF8, too_large
 from lowtide.source.utf8 import is_utf8
-from lowtide.units import format_bytes
 
 _WINDOW_ROWS = 65_536
 _SURROGATE = "a lone surrogate"
 _NOT_PLAIN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BadExampleError)
-
-
-class _TooLargeError(BadExampleError):
-    """An example that does not fit where one piece must."""
-
-    def __init__(self, size_bytes: int, limit_bytes: int) -> None:
-        super().__init__(f"takes {format_bytes(size_bytes)}, more than {format_bytes(limit_bytes)}")
-        self.size_bytes = size_bytes
 
 
 @dataclass(slots=True, kw_only=True)
@@ -70,18 +63,22 @@ class _Desk:
         self.sheet = Sheet(delimiter=self.settings.delimiter, learn=self.reading.learn)
 
     def add(self, turns: list[Turn]) -> None:
-        """Lay one example on the sheet; `BadExampleError` leaves the sheet as it was."""
+        """Lay one example on the sheet; `BadExampleError` leaves the sheet as it was.
+
+        A `DataError` for one that is too large, whatever the policy for bad text."""
         reading, sheet = self.reading, self.sheet
         try:
             reading.template.render(turns, reading.learn, sheet)
             if not sheet.open_learns():
                 raise BadExampleError("nothing in it is learnt: the assistant says nothing")
-            size_bytes = sheet.open_bytes()
-            if size_bytes > self.settings.document_limit_bytes:
-                raise _TooLargeError(size_bytes, self.settings.document_limit_bytes)
         except BadExampleError:
             sheet.drop_example()
             raise
+        size_bytes = sheet.open_bytes()
+        if (
+            size_bytes > self.settings.document_limit_bytes
+        ):  # no bad row: a larger budget would take it
+            raise too_large("the example", size_bytes, self.settings.document_limit_bytes)
         sheet.close_example(size_bytes)
 
     def add_row(
@@ -215,8 +212,10 @@ def _add_ready(turns: list[Turn], number: int, desk: _Desk) -> None:
 
 
 def _add_closely(row: dict[str, object], number: int, desk: _Desk) -> None:
-    has_bytes = any(isinstance(value, bytes) for value in _leaves(row))
-    mended = _replaced(row) if has_bytes else row
+    found: list[object] = []
+    gather(row, found)
+    has_bytes = any(isinstance(value, bytes) for value in found)
+    mended = rebuilt(row, _mended) if has_bytes else row
     assert isinstance(mended, dict)
     desk.add_row(mended, NOT_UTF8 if has_bytes else "", lambda error: _bad_row(error, number, desk))
 
@@ -227,9 +226,6 @@ def _add_slowly(line: bytes, position: int, lines: JsonLines, desk: _Desk) -> No
         return
 
     def note(error: Exception) -> BadRow:
-        if isinstance(error, _TooLargeError) and lines.settings.bad_text == "fail":
-            name = f"{lines.part.file.path}, line {lines.number(position)}"
-            raise too_large(name, error.size_bytes, lines.settings.document_limit_bytes)
         _refuse_missing_key(error, position, lines)
         return lines.bad_row(str(error), position)
 
@@ -251,8 +247,8 @@ def _refuse_missing_key(error: Exception, position: int, lines: JsonLines) -> No
         keys = ", ".join(error.keys) or "none"
         raise UsageError(
             f"{lines.part.file.path}, line {number}: no key {error.name!r}; its keys are: {keys}",
-            remedy="pass `--column` with the names that the file has, another `--examples`, "
-            "or `--bad-text skip` if only some lines lack it",
+            remedy="pass `--column` with the names that the file has, or another `--examples`; "
+            "`--bad-text skip` is for files of which only later lines lack it",
         )
 
 
@@ -260,9 +256,6 @@ def _bad_row(error: Exception, number: int, desk: _Desk) -> BadRow:
     """The record of a bad row, or the error that the policy asks for."""
     path, settings = desk.part.file.path, desk.settings
     if settings.bad_text == "fail":
-        if isinstance(error, _TooLargeError):
-            limit_bytes = settings.document_limit_bytes
-            raise too_large(f"{path}, row {number}", error.size_bytes, limit_bytes)
         raise DataError(
             f"{path}, row {number}: {error}",
             remedy="pass `--bad-text skip` to leave such rows out and count them, or mend the file",
@@ -288,11 +281,12 @@ def _at(place: str, part: Part, error: DataError) -> DataError:
 
 def _mended_turn(turn: Turn, faults: set[str]) -> Turn:
     """The turn with lone surrogates replaced; says so among the faults."""
-    strings = [turn.role, turn.content, *_leaves(turn.message)]
-    if not any(isinstance(text, str) and _has_surrogate(text) for text in strings):
+    found: list[object] = [turn.role, turn.content]
+    gather(turn.message, found)
+    if not any(isinstance(text, str) and _has_surrogate(text) for text in found):
         return turn
     faults.add(_SURROGATE)
-    message = _replaced(turn.message)
+    message = rebuilt(turn.message, _mended)
     return Turn(
         mend_surrogates(turn.role),
         mend_surrogates(turn.content),
@@ -308,24 +302,8 @@ def _has_surrogate(text: str) -> bool:
     return False
 
 
-def _leaves(value: object) -> Iterator[object]:
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield key
-            yield from _leaves(item)
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _leaves(item)
-    else:
-        yield value
-
-
-def _replaced(value: object) -> object:
-    """The value with U+FFFD where bytes are no UTF-8 and surrogates stand alone."""
-    if isinstance(value, dict):
-        return {_replaced(key): _replaced(item) for key, item in value.items()}
-    if isinstance(value, list):
-        return [_replaced(item) for item in value]
+def _mended(value: object) -> object:
+    """A text with U+FFFD where bytes are no UTF-8 and surrogates stand alone."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return mend_surrogates(value) if isinstance(value, str) and _has_surrogate(value) else value

@@ -9,9 +9,9 @@ made. Counted, not timed: the same row always fares the same.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import NoReturn
+from types import FunctionType, GeneratorType
+from typing import NoReturn, cast
 
 import jinja2
 import jinja2.ext
@@ -19,61 +19,54 @@ import jinja2.utils
 from jinja2 import nodes, parser, runtime
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from lowtide.source.examples.counted_tree import (
+    CONTAINS,
+    JOIN,
+    SHOWN,
+    SIZED,
+    STEP,
+    WEIGHED,
+    CountingPass,
+    refuse,
+)
 from lowtide.source.examples.marks import LEARNT_CLOSE, LEARNT_OPEN
+from lowtide.source.examples.metering import (
+    GROWTH,
+    LONGEST_TEXT,
+    Meter,
+    TooMuchError,
+    check_braces,
+    check_percent,
+    check_power,
+    check_product,
+)
 from lowtide.units import format_count
 
-EFFORT_LIMIT = 1_000_000
-"""Rounds of loops that one rendering may take; a call counts as four, work on long text by its length."""
-LONGEST_TEXT = 1 << 25
-"""Characters of any one string that a template makes, its output among them."""
-
 _CALL_EFFORT = 4
-_MOST_BITS = 4096
-_STEP, _JOIN = "lowtide_step", "lowtide_join"
-_GROWING = frozenset(
-    {"batch", "center", "expandtabs", "format", "format_map", "indent", "join", "ljust", "replace"}
-    | {"rjust", "round", "slice", "tojson", "translate", "truncate", "wordwrap", "zfill"}
+_SHORT_TEXT = 256
+_VALUES = (str, bytes, list, tuple, dict, int, float, runtime.LoopContext)
+_ITERATORS = (GeneratorType, type(reversed([""])))
+_BY_LENGTH = frozenset(
+    {"attr", "count", "d", "default", "first", "items", "last", "length", "list", "reverse"}
+    | {"map", "reject", "rejectattr", "select", "selectattr"}
 )
-_WIDE_FORMAT = re.compile(r"%[^a-zA-Z%]*(?:\*|\d{6})|:[^{}]*\d{6}")
-_LEFT_OUT_FILTERS = ("random",)  # it would give other tokens every time
+"""Filters that do not look into what a list holds."""
+_BY_ITEM = frozenset(
+    {"batch", "dictsort", "groupby", "join", "map", "max", "min", "reject", "rejectattr", "select"}
+    | {"selectattr", "slice", "sort", "sum", "title", "unique", "urlencode", "wordcount", "xmlattr"}
+)
+"""Filters that take a round of Python for every item, letter or word."""
+_COMPARING_TESTS = frozenset(
+    {"!=", "<", "<=", "==", ">", ">=", "eq", "equalto", "ge", "greaterthan", "gt", "in", "le"}
+    | {"lessthan", "lower", "lt", "ne", "upper"}
+)
+_LETTER_BY_LETTER = frozenset({"expandtabs", "translate"})
+_STRIPPING = frozenset({"lstrip", "rstrip", "strip", "trim"})
+_LEFT_OUT_FILTERS = (
+    "random",  # it would give other tokens every time
+    *("pprint", "striptags", "urlize", "wordwrap"),  # for pages, and slow without a bound
+)
 _LEFT_OUT_GLOBALS = ("lipsum",)
-
-
-class TooMuchError(Exception):
-    """A rendering that takes too long, or makes something too large."""
-
-
-class RefusedNodeError(Exception):
-    """Something in a template that is not allowed, found before it runs."""
-
-
-class Meter:
-    """What one rendering has used up so far."""
-
-    def __init__(self) -> None:
-        self.effort = 0
-
-    def spend(self, amount: int) -> None:
-        """Count some work; `TooMuchError` beyond the limit."""
-        self.effort += amount
-        if self.effort > EFFORT_LIMIT:
-            raise TooMuchError(
-                f"does not end: more than {format_count(EFFORT_LIMIT)} rounds of loops"
-            )
-
-    def sized(self, value: object) -> object:
-        """The value, once it is known not to be too long."""
-        if isinstance(value, (str, list, tuple)):
-            length = len(value)
-            if length > LONGEST_TEXT:
-                raise TooMuchError(f"makes a text of {format_count(length)} characters")
-            self.spend(length >> 10)
-        return value
-
-    def foresee(self, length: int) -> None:
-        """Refuse to make something of that length."""
-        if length > 2 * LONGEST_TEXT:
-            raise TooMuchError(f"would make a text of up to {format_count(length)} characters")
 
 
 class _Generation(jinja2.ext.Extension):
@@ -116,15 +109,11 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         self.meter = Meter()
         self.marks_learnt = False
         self.concat = self._concat  # type: ignore[method-assign]
-        for name in _LEFT_OUT_FILTERS:
-            del self.filters[name]
+        self._replace_filters()
+        for name in _COMPARING_TESTS:
+            self.tests[name] = self._metered_test(cast("Callable[..., object]", self.tests[name]))
         for name in _LEFT_OUT_GLOBALS:
             del self.globals[name]
-        self.filters["tojson"] = _to_json
-        for name, function in list(self.filters.items()):
-            self.filters[name] = self._metered(name, function)
-        self.filters[_STEP] = self._step
-        self.filters[_JOIN] = self._join
         self.globals["raise_exception"] = _raise_exception
         self.globals["namespace"] = _Namespace
         self.globals["dict"] = _make_dict
@@ -134,14 +123,8 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         """The syntax tree of a template with the counting put in; `RefusedNodeError`: what is not allowed."""
         tree = self.parse(source)
         for node in tree.find_all(nodes.Node):
-            _refuse(node)
-        for loop in tree.find_all(nodes.For):
-            loop.body.insert(0, _count_statement(loop.lineno))
-            if loop.test is not None:
-                loop.test = nodes.And(_count_expression(loop.lineno), loop.test)
-        for concat in list(tree.find_all(nodes.Concat)):
-            joined = nodes.List(concat.nodes, lineno=concat.lineno)
-            concat.nodes = [nodes.Filter(joined, _JOIN, [], [], None, None, lineno=concat.lineno)]
+            refuse(node)
+        CountingPass().visit(tree)
         tree.set_environment(self)
         return tree
 
@@ -159,11 +142,11 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
                 return left + right
             self.meter.foresee(length)
         elif operator == "**":
-            _check_power(left, right)
+            check_power(left, right)
         elif operator == "*":
-            self._check_product(left, right)
-        elif operator == "%" and isinstance(left, str):
-            self._check_growth("format", (left, right))
+            check_product(self.meter, left, right)
+        elif operator == "%":
+            check_percent(self.meter, left, right)
         elif operator == "+" and hasattr(left, "__len__") and hasattr(right, "__len__"):
             self.meter.foresee(len(left) + len(right))
         return self.meter.sized(self.binop_table[operator](left, right))
@@ -175,13 +158,14 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         *args: object,
         **kwargs: object,
     ) -> object:
-        name, owner = getattr(__function, "__name__", ""), getattr(__function, "__self__", None)
-        length = len(owner) if isinstance(owner, (str, list, dict)) else 0
-        __self.meter.spend(_CALL_EFFORT + (length >> 8))
-        if name in _GROWING:
+        __self.meter.spend(_CALL_EFFORT)
+        values = (*args, *kwargs.values())
+        if isinstance(__function, FunctionType):
             known = getattr(__function, "__wrapped__", None)  # the sandbox's own str.format
-            text = owner if known is None else getattr(known, "__self__", "")
-            __self._check_growth(name, (text, *args, *kwargs.values()))
+            if known is not None:
+                check_braces(__self.meter, getattr(known, "__self__", ""), values)
+        elif isinstance(owner := getattr(__function, "__self__", None), _VALUES):
+            __self._charge_method(getattr(__function, "__name__", ""), owner, values)
         return __self.meter.sized(super().call(__context, __function, *args, **kwargs))
 
     def unsafe_undefined(self, obj: object, attribute: str) -> NoReturn:
@@ -190,18 +174,73 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
             f"access to attribute {attribute!r} of {type(obj).__name__!r} object is unsafe"
         )
 
+    def _replace_filters(self) -> None:
+        meter = self.meter
+        for name in _LEFT_OUT_FILTERS:
+            del self.filters[name]
+        self.filters["tojson"] = self._to_json
+        for name, function in list(self.filters.items()):
+            self.filters[name] = self._metered(name, function)
+        self.filters[STEP] = self._step
+        self.filters[JOIN] = self._join
+        self.filters[CONTAINS] = self._contains
+        self.filters[WEIGHED] = _at_run_time(meter.weighed)
+        self.filters[SHOWN] = _at_run_time(meter.shown)
+        self.filters[SIZED] = _at_run_time(meter.sized)
+
     def _metered(self, name: str, function: Callable[..., object]) -> Callable[..., object]:
+        offset = 1 if hasattr(function, "jinja_pass_arg") else 0
+
         def metered(*args: object, **kwargs: object) -> object:
-            for value in args[:2]:
-                if isinstance(value, (str, list, dict)):
-                    self.meter.spend(1 + (len(value) >> 8))
-            if name in _GROWING:
-                self._check_growth(name, (*args, *kwargs.values()))
-            return self.meter.sized(function(*args, **kwargs))
+            self._charge_filter(name, (*args[offset:], *kwargs.values()))
+            made = function(*args, **kwargs)
+            return self.meter.sized(list(made) if isinstance(made, _ITERATORS) else made)
 
         for attribute in ("jinja_pass_arg", "jinja_async_variant"):
             if hasattr(function, attribute):
                 setattr(metered, attribute, getattr(function, attribute))
+        return metered
+
+    def _charge_filter(self, name: str, values: tuple[object, ...]) -> None:
+        """Pay for a filter with these arguments, the filtered value first."""
+        meter, value = self.meter, values[0]
+        meter.spend(1)
+        if isinstance(value, runtime.LoopContext):
+            meter.spend(value.length)
+        elif isinstance(value, (str, list, tuple, dict)):
+            meter.spend(len(value) if name in _BY_ITEM else len(value) >> 6)
+        if name not in _BY_LENGTH:
+            for each in values:
+                meter.shown(each)
+        if isinstance(value, str) and len(values) > 1:
+            meter.searched(value, values[1], each=name in _STRIPPING)
+        if name == "format":
+            check_percent(meter, value, values[1:])
+        elif name in GROWTH:
+            GROWTH[name](meter, values)
+
+    def _charge_method(self, name: str, owner: object, args: tuple[object, ...]) -> None:
+        """Pay for a method of a text, a list or the like."""
+        meter = self.meter
+        if isinstance(owner, (str, bytes, list, tuple, dict)):
+            meter.spend(len(owner) >> (3 if name in _LETTER_BY_LETTER else 8))
+        for value in args:
+            meter.weighed(value)
+            if isinstance(owner, (str, bytes)) and isinstance(value, (str, bytes)):
+                meter.searched(owner, value, each=name in _STRIPPING)
+            if name in ("join", "fromkeys") and isinstance(value, (str, bytes, list, tuple)):
+                meter.spend(len(value) >> 3)
+        if name in ("count", "index", "changed"):
+            meter.weighed(owner)
+        if name in GROWTH:
+            GROWTH[name](meter, (owner, *args))
+
+    def _metered_test(self, function: Callable[..., object]) -> Callable[..., object]:
+        def metered(value: object, *others: object) -> object:
+            self.meter.spend(1)
+            self._charge_comparison(value, others[0] if others else None)
+            return function(value, *others)
+
         return metered
 
     @jinja2.pass_context
@@ -210,6 +249,22 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
         self.meter.spend(1)
         return value
 
+    @jinja2.pass_context
+    def _contains(self, context: runtime.Context, value: object, other: object) -> bool:  # noqa: ARG002
+        """What `in` does."""
+        self._charge_comparison(value, other)
+        return value in other  # type: ignore[operator]
+
+    def _charge_comparison(self, value: object, other: object) -> None:
+        meter = self.meter
+        meter.weighed(value)
+        if isinstance(other, str):
+            meter.searched(other, value)
+        elif isinstance(other, runtime.LoopContext):
+            meter.spend(other.length)
+        elif not isinstance(other, dict) or isinstance(value, dict):
+            meter.weighed(other)
+
     def _range(self, *args: int) -> range:
         numbers = range(*args)
         self.meter.spend(len(numbers))
@@ -217,7 +272,7 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
 
     def _join(self, values: list[object]) -> str:
         """What `~` does."""
-        return self._concat(map(str, values))
+        return self._concat(str(self.meter.shown(value)) for value in values)
 
     def _concat(self, parts: Iterable[str]) -> str:
         pieces: list[str] = []
@@ -229,52 +284,36 @@ class TemplateEnvironment(ImmutableSandboxedEnvironment):
                 raise TooMuchError(
                     f"makes a text of more than {format_count(LONGEST_TEXT)} characters"
                 )
-        self.meter.spend(length >> 10)
+        self.meter.spend(length >> 9)
         return "".join(pieces)
 
-    def _check_product(self, left: object, right: object) -> None:
-        if isinstance(left, int) and isinstance(right, int):
-            if left.bit_length() + right.bit_length() > _MOST_BITS:
-                raise TooMuchError("makes a number of more than a thousand digits")
-            return
-        for value, times in ((left, right), (right, left)):
-            if isinstance(value, (str, bytes, list, tuple)) and isinstance(times, int):
-                self.meter.foresee(len(value) * times)
-
-    def _check_growth(self, name: str, values: tuple[object, ...]) -> None:
-        """The two largest arguments multiplied bound what any of these functions makes."""
-        if name == "format" and isinstance(values[0], str) and _WIDE_FORMAT.search(values[0]):
-            raise TooMuchError("formats with a width that is too large")
-        sizes = sorted((_extent(value, name) for value in values), reverse=True)
-        self.meter.foresee(sizes[0] * sizes[1] if len(sizes) > 1 else sizes[0])
-        if name == "round" and len(values) > 1 and isinstance(values[1], int):
-            _check_power(10, values[1])
+    def _to_json(
+        self,
+        value: object,
+        ensure_ascii: bool = False,
+        indent: int | None = None,
+        separators: tuple[str, str] | None = None,
+        sort_keys: bool = False,
+    ) -> str:
+        """As transformers has it: Jinja's own would escape characters of HTML."""
+        encoder = json.JSONEncoder(
+            ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+        )
+        if indent is None:
+            return encoder.encode(value)
+        return self._concat(encoder.iterencode(value))  # how deep it is decides how long it gets
 
 
-def _extent(value: object, name: str) -> int:
-    if isinstance(value, bool):
-        return 1
-    if isinstance(value, int):
-        return 1 if name in ("format", "replace", "join") else abs(value)
-    if isinstance(value, str):
-        return len(value)
-    if isinstance(value, (list, tuple)):
-        return sum((len(item) if isinstance(item, str) else 1 for item in value), len(value))
-    return len(value) if isinstance(value, dict) else 1
+def _at_run_time(function: Callable[[object], object]) -> Callable[..., object]:
+    """The function as a filter that the compiler does not take for a constant."""
 
+    @jinja2.pass_context
+    def at_run_time(context: runtime.Context, value: object) -> object:  # noqa: ARG001
+        if type(value) is str and len(value) < _SHORT_TEXT:
+            return value
+        return function(value)
 
-def _check_power(left: object, right: object) -> None:
-    are_whole = isinstance(left, int) and isinstance(right, int)
-    if are_whole and left.bit_length() * right > _MOST_BITS:  # type: ignore[attr-defined]
-        raise TooMuchError("makes a number of more than a thousand digits")
-
-
-def _count_expression(line: int) -> nodes.Expr:
-    return nodes.Filter(nodes.Const(True), _STEP, [], [], None, None, lineno=line)
-
-
-def _count_statement(line: int) -> nodes.Node:
-    return nodes.ExprStmt(_count_expression(line), lineno=line)
+    return at_run_time
 
 
 def _make_dict(*args: Mapping[str, object], **kwargs: object) -> dict[str, object]:
@@ -282,31 +321,5 @@ def _make_dict(*args: Mapping[str, object], **kwargs: object) -> dict[str, objec
     return dict(*args, **kwargs)
 
 
-def _refuse(node: nodes.Node) -> None:
-    """Refuse what reads another file, and names that only an attack would use."""
-    if isinstance(node, (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)):
-        kind = type(node).__name__.lower().replace("fromimport", "import")
-        raise RefusedNodeError(f"line {node.lineno}: `{kind}` would read another file")
-    if isinstance(node, nodes.Getattr) and node.attr.startswith("__"):
-        raise RefusedNodeError(f"line {node.lineno}: access to {node.attr!r} is unsafe")
-
-
 def _raise_exception(message: str) -> NoReturn:
     raise jinja2.exceptions.TemplateError(message)
-
-
-def _to_json(
-    value: object,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """As transformers has it: Jinja's own would escape characters of HTML."""
-    return json.dumps(
-        value,
-        ensure_ascii=ensure_ascii,
-        indent=indent,
-        separators=separators,
-        sort_keys=sort_keys,
-    )

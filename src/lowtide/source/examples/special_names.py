@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Literal, TypeAlias
 
 from lowtide.source.examples.marks import (
     LONG_STAND_IN,
+    NO_NAME,
     STAND_INS,
     assign_marks,
     reserved_in,
@@ -30,7 +31,11 @@ class SpecialNames:
         self._pattern = re.compile("|".join(map(re.escape, longest_first)))
         self._beginnings = sorted({name[:2] for name in self._marks})
         firsts = sorted({name[0] for name in self._marks})
-        self._stand_in = {first: _stand_in(number) for number, first in enumerate(firsts)}
+        characters = sorted({*"".join(self._marks)} - {*firsts})
+        self._stand_in = {each: _stand_in(n) for n, each in enumerate([*firsts, *characters])}
+        self._ends = _NameEnds(self._marks)
+        self.can_be_completed = self._ends.may_be_in
+        """Whether what stands beside a content could make a name of its end or its beginning."""
         self._swap_back = {stand_in: first for first, stand_in in self._stand_in.items()}
         self._stand_ins = re.compile("|".join(map(re.escape, self._swap_back)) or r"(?!)")
 
@@ -58,8 +63,16 @@ class SpecialNames:
             )
         return text
 
+    def hide_ends(self, content: str) -> str:
+        """The content with no part of a name at its ends; whole names, hidden or not, stay."""
+        inside = {i for begin, end in self.places(content) for i in range(begin, end)}
+        characters = list(content)
+        for position in self._ends.positions(content) - inside:
+            characters[position] = self._stand_in.get(content[position], content[position])
+        return "".join(characters)
+
     def show(self, text: str) -> str:
-        """The text from before `hide`."""
+        """The text from before `hide` and `hide_ends`."""
         return self._stand_ins.sub(lambda found: self._swap_back[found.group()], text)
 
     def check(self, text: str) -> None:
@@ -88,6 +101,53 @@ class SpecialNames:
         """Whether a quick look at all texts of a row finds nothing to check or to hide."""
         joined = "\n".join(texts)
         return joined.isascii() and not self._may_occur_in(joined)
+
+
+class _NameEnds:
+    """The beginnings and ends of names, as they may be left at the ends of a content.
+
+    White space around a content is not looked at: a template may take it away.
+    """
+
+    def __init__(self, names: Collection[str]) -> None:
+        self._names = NO_NAME.join(names)
+        cuts = [(name[:i], name[i:]) for name in names for i in range(1, len(name))]
+        self._prefixes = frozenset(prefix for prefix, _ in cuts)
+        self._suffixes = frozenset(suffix for _, suffix in cuts)
+        self._firsts = sorted({prefix[0] for prefix in self._prefixes})
+        self._lasts = sorted({suffix[-1] for suffix in self._suffixes})
+        self._longest = max(map(len, self._prefixes), default=0)
+
+    def may_be_in(self, content: str) -> bool:
+        """Whether `positions` are more than none; a quick look first."""
+        longest = self._longest
+        bare = content.strip()
+        if len(bare) > longest:
+            tail, head = bare[-longest:], bare[:longest]
+            for first in self._firsts:
+                if first in tail:
+                    break
+            else:
+                for last in self._lasts:
+                    if last in head:
+                        break
+                else:
+                    return False
+        return bool(self.positions(content))
+
+    def positions(self, content: str) -> set[int]:
+        """Which characters to swap, so that no name can take in any of the content's."""
+        bare = content.strip()
+        begin = content.find(bare)
+        found: set[int] = set()
+        for size in range(1, min(self._longest, len(bare)) + 1):
+            if bare[-size:] in self._prefixes:
+                found.add(begin + len(bare) - size)
+            if bare[:size] in self._suffixes:
+                found.add(begin + size - 1)
+        if bare and not found and bare in self._names:
+            found.add(begin)
+        return found
 
 
 def _stand_in(number: int) -> str:

@@ -108,6 +108,31 @@ def name_kind(value: object) -> str:
     return _JSON_NAMES.get(type(value), "not text")
 
 
+def gather(value: object, found: list[object]) -> None:
+    """Put every key inside a value, and everything that holds nothing else, behind what was found."""
+    if isinstance(value, dict):
+        found += value
+        for item in value.values():
+            if type(item) is str:  # as most are, and a call for each would take twice the time
+                found.append(item)
+            else:
+                gather(item, found)
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            gather(item, found)
+    else:
+        found.append(value)
+
+
+def rebuilt(value: object, change: Callable[[object], object]) -> object:
+    """The value with all that `gather` finds in it changed."""
+    if isinstance(value, dict):
+        return {change(key): rebuilt(item, change) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return tuple(rebuilt(item, change) for item in value)
+    return [rebuilt(item, change) for item in value] if isinstance(value, list) else change(value)
+
+
 def _chat_decoder(reading: ExampleReading) -> Callable[[bytes], list[Turn]]:
     message = msgspec.defstruct(
         "Message",
