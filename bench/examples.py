@@ -103,12 +103,14 @@ def plain_template(source: str):  # type: ignore[no-untyped-def]
     ).from_string(text)
 
 
-def time_ours(examples: Path, template: str, out: Path) -> tuple[float, int, int]:
+def time_ours(
+    examples: Path, template: str, out: Path, limit_bytes: int | None
+) -> tuple[float, int, int]:
     """Seconds by the clock, the peak of private memory, and what the kernel killed."""
     command = [sys.executable, "-m", "lowtide", "tokenize", str(examples), "--out", str(out)]
     command += ["--examples", "chat", "--template", template, "--val", "0", "--memory", "256MiB"]
     command += ["--context", "8192"]  # none is too long: all are compared
-    with open_box(_LIMIT_BYTES) as box:
+    with open_box(limit_bytes) as box:
         inside = box.command_inside(command) if box else command
         seconds, peak = _time([*inside, "--quiet"])
         return seconds, peak, box.oom_kills() if box else 0
@@ -217,9 +219,13 @@ def run(folder: Path, chosen: argparse.Namespace) -> None:
     ours, peers = [], {int(count): [] for count in chosen.processes.split(",")}
     for number in range(chosen.repeats):
         out = folder / f"ours{number}"
-        seconds, peak, killed = time_ours(examples, named, out)
+        for limit, place in ((_LIMIT_BYTES, folder / f"boxed{number}"), (None, out)):
+            seconds, peak, killed = time_ours(examples, named, place, limit)
+            where = f"in a cgroup of {format_bytes(limit)}" if limit else "beside the peers"
+            print(
+                f"lowtide {where}: {seconds:.1f} s, peak {format_bytes(peak)}, {killed} OOM kills"
+            )
         ours.append(seconds)
-        print(f"lowtide: {seconds:.1f} s, peak {format_bytes(peak)} private, {killed} OOM kills")
         for processes, taken in peers.items():
             place = folder / f"peer{number}-{processes}"
             seconds, peak = time_peer(examples, template, place, processes)

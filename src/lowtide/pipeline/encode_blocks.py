@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,6 +28,7 @@ from lowtide.tokenizer.encode import EncodedBlock, Encoder, EncodeSettings
 from lowtide.tokenizer.learnt_tokens import Lengths, find_learnt
 from lowtide.units import MIB, format_bytes, round_up_to_mib
 
+_TURN_SECONDS = 0.0005
 _LEAST_RENEWED_BYTES = MIB
 """An encoder that has met less than this cannot be what fills memory."""
 
@@ -102,6 +104,8 @@ class BlockEncoder:
         with ExitStack() as stack:
             pool = ThreadPoolExecutor(self._allowances.workers, thread_name_prefix="encode")
             stack.callback(pool.shutdown, wait=True, cancel_futures=True)
+            if self._recipe.examples:
+                _shorten_turns(stack)
             waiting: deque[Future[EncodedRun]] = deque()
             for block in blocks:
                 if self._is_large(block):
@@ -162,6 +166,14 @@ class BlockEncoder:
 
     def _has_grown(self) -> bool:
         return _own_bytes() - self._bytes_when_made > self._allowances.growth_bytes
+
+
+def _shorten_turns(stack: ExitStack) -> None:
+    """Templates keep the interpreter busy, and an encoder asks for it a dozen times a block: each time it would
+    wait for the five milliseconds of a turn. Half a millisecond made 300,000 examples 6 % faster.
+    """
+    stack.callback(sys.setswitchinterval, sys.getswitchinterval())
+    sys.setswitchinterval(_TURN_SECONDS)
 
 
 def make_run(block: Block, encoded: EncodedBlock, recipe: Recipe, *, continues: bool) -> EncodedRun:

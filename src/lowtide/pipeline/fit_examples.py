@@ -74,9 +74,10 @@ def _cut(
 
 def _teaches(pieces: Numbers, learnt: Flags) -> Flags:
     """Whether something is learnt in a piece behind its first token, a flag each."""
-    learnt_before = np.concatenate(([0], np.cumsum(learnt, dtype=np.int64)))
+    places = np.flatnonzero(learnt)
     begins, stops = pieces[:, 0], pieces[:, 1]
-    found: Flags = learnt_before[stops] > learnt_before[np.minimum(begins + 1, stops)]
+    before = np.searchsorted(places, np.minimum(begins + 1, stops))
+    found: Flags = np.searchsorted(places, stops) > before
     return found
 
 

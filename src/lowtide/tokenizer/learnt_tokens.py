@@ -76,16 +76,21 @@ def find_learnt(
     encoded: EncodedBlock, spans: npt.NDArray[np.int64], *, lengths: Lengths, text_bytes: int
 ) -> Flags:
     """A flag for each id of a block of `text_bytes`, delimiters included: those are never learnt."""
-    token_ends = np.cumsum(lengths[encoded.ids], dtype=np.int64)
+    token_ends = np.cumsum(
+        lengths.take(encoded.ids, mode="clip"),  # clipped ids would not add up
+        dtype=np.int32 if text_bytes < 1 << 31 else np.int64,
+    )
     if (token_ends[-1] if len(token_ends) else 0) != text_bytes:
         raise DataError(
             "the bytes of the tokens do not add up to the text: this tokenizer leaves some out",
             remedy="pass `--learn all`, or a tokenizer that knows every byte",
         )
     spans = spans[spans[:, 0] < spans[:, 1]]
-    steps = np.zeros(len(token_ends) + 1, dtype=np.int32)
-    np.add.at(steps, np.searchsorted(token_ends, spans[:, 0], side="right"), 1)
-    np.subtract.at(steps, np.searchsorted(token_ends, spans[:, 1], side="left") + 1, 1)
-    learnt: Flags = np.cumsum(steps[:-1], dtype=np.int32) > 0
+    borders = np.empty(2 * len(spans) + 2, dtype=np.int64)
+    borders[0], borders[-1] = 0, len(token_ends)
+    borders[1:-1:2] = np.searchsorted(token_ends, spans[:, 0], side="right")
+    borders[2:-1:2] = np.searchsorted(token_ends, spans[:, 1], side="left") + 1
+    np.maximum.accumulate(borders, out=borders)  # a token may belong to two spans
+    learnt: Flags = np.repeat(np.arange(len(borders) - 1) % 2 == 1, np.diff(borders))
     learnt[encoded.ends] = False
     return learnt
