@@ -82,6 +82,7 @@ def test_interrupted_it_leaves_nothing_behind(
     assert [path.name for path in tmp_path.iterdir()] == ["work"]
 
 
+@pytest.mark.long
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
 def test_killed_it_takes_the_way_along_and_the_next_one_clears_up(
     corpus: Path, tmp_path: Path
