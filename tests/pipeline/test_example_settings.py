@@ -71,4 +71,4 @@ def test_what_cannot_be_meant_is_refused(settings: TokenizeSettings, flag: str) 
 def test_a_setting_that_only_one_of_two_runs_has_is_named() -> None:
     text, chat = TokenizeSettings(), TokenizeSettings(examples="chat")
     lines = list_setting_changes(text.as_record(), replace(chat, eot="end").as_record())
-    assert lines == ["--examples was not given, is 'chat'"]
+    assert lines == ["--column was 'text', is not given", "--examples was not given, is 'chat'"]

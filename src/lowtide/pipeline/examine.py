@@ -11,8 +11,8 @@ import numpy as np
 
 from lowtide.dataset.find_tokens import open_dataset, refuse_what_is_no_dataset, tokenizer_record
 from lowtide.errors import DataError, LowtideError, UsageError
-from lowtide.pipeline.examine_examples import compare_examples
-from lowtide.pipeline.prepare import choose_cut_rule, choose_delimiter
+from lowtide.pipeline.examine_examples import compare_examples, compared_reading
+from lowtide.pipeline.prepare import choose_delimiter
 from lowtide.pipeline.settings import TokenizeSettings
 from lowtide.shards.describe import DatasetFacts, Sample, describe_dataset, sample_documents
 from lowtide.shards.layout import MANIFEST_NAME, TokenArray
@@ -22,7 +22,7 @@ from lowtide.shards.read import open_dataset as open_at
 from lowtide.shards.verify import Progress, Verification, verify_dataset
 from lowtide.source.find_inputs import InputFile, find_inputs
 from lowtide.source.hold_out import held_out_documents
-from lowtide.source.stream import Cursor, ReadSettings, read_blocks
+from lowtide.source.stream import Cursor, read_blocks
 from lowtide.storage.fingerprint import fingerprint_file
 from lowtide.tokenizer.reference import make_reference
 from lowtide.tokenizer.vocabulary import Vocabulary, load_vocabulary
@@ -30,7 +30,6 @@ from lowtide.units import MIB
 
 _COMPARED_TEXT_BYTES = 32 * MIB
 _COMPARED_DOCUMENTS = 64
-_LONGEST_COMPARED_BYTES = 4 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -144,16 +143,7 @@ def _documents_of_input(
 ) -> Iterator[tuple[str, int, bytes]]:
     """Some documents from the front of the input: (split, number in the split, text)."""
     delimiter = choose_delimiter(inputs, settings, vocabulary)
-    read = ReadSettings(
-        column=settings.column,
-        separator=settings.separator,
-        bad_text=settings.bad_text,
-        delimiter=delimiter,
-        block_bytes=MIB,
-        document_limit_bytes=_LONGEST_COMPARED_BYTES,
-        cut_rule=choose_cut_rule(vocabulary, settings),
-        tail=None,
-    )
+    read = compared_reading(settings, vocabulary, delimiter)
     numbers = {"train": 0, "val": 0}
     text_bytes = given = 0
     inside = False

@@ -19,6 +19,7 @@ from lowtide.shards.layout import Placement, TokenArray
 from lowtide.shards.learnt import BitArray
 from lowtide.shards.read import Dataset
 from lowtide.source.blocks import Block, ReadSettings, Spans
+from lowtide.source.examples.settings import ExampleReading
 from lowtide.source.find_inputs import InputFile
 from lowtide.source.hold_out import held_out_documents
 from lowtide.source.stream import Cursor, read_blocks
@@ -99,9 +100,8 @@ def _expected(
     settings = examples.settings
     reference = make_reference(vocabulary, "text", examples.encode.marks)
     given = text_bytes = 0
-    for block in read_blocks(
-        inputs, _read_settings(examples, vocabulary, delimiter), start=Cursor(file=0, position=0)
-    ):
+    read = compared_reading(settings, vocabulary, delimiter, examples.reading)
+    for block in read_blocks(inputs, read, start=Cursor(file=0, position=0)):
         held_out = held_out_documents(block.text, delimiter=delimiter, fraction=settings.val)
         for (text, spans), val in zip(_examples_of(block, delimiter), held_out, strict=False):
             ids = reference.encode(text)
@@ -118,19 +118,22 @@ def _expected(
                 return
 
 
-def _read_settings(
-    examples: PreparedExamples, vocabulary: Vocabulary, delimiter: bytes
+def compared_reading(
+    settings: TokenizeSettings,
+    vocabulary: Vocabulary,
+    delimiter: bytes,
+    examples: ExampleReading | None = None,
 ) -> ReadSettings:
-    settings = examples.settings
+    """The input as it was read, in blocks and up to lengths that a look at its front needs."""
     return ReadSettings(
-        column=settings.column,
+        column=settings.text_column,
         separator=settings.separator,
         bad_text=settings.bad_text,
         delimiter=delimiter,
         block_bytes=MIB,
         document_limit_bytes=_LONGEST_COMPARED_BYTES,
         cut_rule=choose_cut_rule(vocabulary, settings),
-        examples=examples.reading,
+        examples=examples,
     )
 
 

@@ -148,7 +148,7 @@ def _choose_reading(
 ) -> ReadSettings:
     has_tail = settings.split == "tail" and settings.val > 0
     return ReadSettings(
-        column=settings.column,
+        column=settings.text_column,
         separator=settings.separator,
         bad_text=settings.bad_text,
         delimiter=encode.delimiter,

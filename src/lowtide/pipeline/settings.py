@@ -12,13 +12,12 @@ import msgspec
 from lowtide.errors import UsageError
 from lowtide.shards.layout import Format, Placement
 from lowtide.source.blocks import BadText
-from lowtide.source.examples.settings import COLUMNS, ExampleKind, Learn, TooLong
+from lowtide.source.examples.settings import ExampleKind, Learn, TooLong
 from lowtide.tokenizer.reference import SpecialInText
 
 SplitRule = Literal["hash", "tail"]
 LEAST_CONTEXT = 2
 """One token to see and one to predict."""
-_TEXT_COLUMN = "text"
 _OF_EXAMPLES = ("template", "learn", "too_long", "context")
 
 
@@ -27,8 +26,8 @@ class TokenizeSettings:
     """The resolved settings of a run, as they are stored with its output."""
 
     tokenizer: str = "gpt2"
-    column: str = _TEXT_COLUMN
-    """Of examples, the default says that their columns have the names of their kind."""
+    column: str | None = None
+    """None: text is in `text`, and examples are in the columns that their kind is known by."""
     separator: str = "file"
     format: Format = "npy"
     shard_tokens: int = 100_000_000
@@ -53,47 +52,36 @@ class TokenizeSettings:
         """Where the end-of-text token stands."""
         return self.eot or ("none" if self.examples else "end")
 
+    @property
+    def text_column(self) -> str:
+        """Where text is."""
+        return "text" if self.column is None else self.column
+
     def as_record(self) -> dict[str, str | int | float]:
         """Plain values under their names, for the manifest and for comparing two runs.
 
         What only examples have is left out where there are none.
         """
         named = asdict(self) | {"eot": self.placement}
+        if self.examples is None:
+            named["column"] = self.text_column
         return {name: value for name, value in named.items() if value is not None}
 
 
 def make_settings(chosen: Mapping[str, str | int | float | None]) -> TokenizeSettings:
     """Settings out of named values; an `eot` of None becomes what the format's readers expect.
 
-    llm.c's want the end-of-text in front of each document, everyone else's behind. A `column` of None is
-    the one that holds text, or of examples those of their kind.
+    llm.c's want the end-of-text in front of each document, everyone else's behind.
     """
     resolved = dict(chosen)
-    names_column = resolved.get("column") is not None
-    if not names_column:
-        resolved.pop("column", None)
     if resolved.get("eot") is None and resolved.get("examples") is None:
         resolved["eot"] = "start" if resolved.get("format") == "llmc" else "end"
     try:
-        settings = msgspec.convert(resolved, TokenizeSettings)
+        return msgspec.convert(resolved, TokenizeSettings)
     except msgspec.ValidationError as cause:
         raise UsageError(
             f"a setting is not valid: {cause}", remedy="see `lowtide tokenize --help`"
         ) from cause
-    return _columns_that_include_text(settings) if names_column else settings
-
-
-def _columns_that_include_text(settings: TokenizeSettings) -> TokenizeSettings:
-    """Of examples: a column called text, spelled so that it is not taken for the default."""
-    if settings.examples is None or settings.column != _TEXT_COLUMN:
-        return settings
-    names = COLUMNS[settings.examples]
-    if settings.examples == "chat":
-        return replace(settings, column=f"{names[0]}={_TEXT_COLUMN}")
-    raise UsageError(
-        f"{_TEXT_COLUMN!r} does not say which column it names",
-        remedy=f"write it as `--column {','.join(f'{name}=NAME' for name in names)}`",
-    )
 
 
 def resolve_examples(settings: TokenizeSettings) -> TokenizeSettings:

@@ -21,6 +21,7 @@ from lowtide.model.needs import bytes_of_checkpoint
 from lowtide.pipeline import folder as out_folder
 from lowtide.pipeline.run_source import OWN_NAMES, RunSource, stream_differences
 from lowtide.shards.layout import WORK_FOLDER
+from lowtide.storage.leftovers import remove_path
 from lowtide.storage.publish import storage_errors, sync_folder
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.training.checkpoint import find_checkpoints, remove_partial
@@ -128,7 +129,7 @@ class _OldRun:
             return
         with storage_errors(self._folder):
             for path in _left_by_a_run(self._folder) if self._mark.exists() else []:
-                _remove(path)
+                remove_path(path)
             self._mark.unlink(missing_ok=True)
             sync_folder(self._mark.parent)
             for aside in (one for one in self._asides if one.is_dir()):
@@ -155,20 +156,13 @@ def _size(path: Path) -> int:
     return sum(one.stat().st_size for one in (path, *path.rglob("*")) if one.is_file())
 
 
-def _remove(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink()
-
-
 def _clear(folder: Path, old: _OldRun) -> None:
     """What a killed run was writing, removing or replacing."""
     with storage_errors(folder):
         (folder / WORK_FOLDER / out_folder.RUN.work_name).touch()
         for path in folder.iterdir():
             if _LEFTOVER.match(path.name):
-                _remove(path)
+                remove_path(path)
     remove_partial(folder)
     old.end()
 
@@ -240,7 +234,7 @@ def _compare(folder: Path, settings: RunSettings, stream: JsonObject) -> None:
 def _copy_tokenizer(folder: Path, source: RunSource, listen: Listener) -> None:
     """So that the run can be sampled and exported without the data."""
     if (folder / TOKENIZER).is_dir():  # of a start that failed, perhaps for other data
-        _remove(folder / TOKENIZER)
+        remove_path(folder / TOKENIZER)
     if source.tokenizer is None:
         return
     from lowtide.tokenizer.tokenizer import Tokenizer

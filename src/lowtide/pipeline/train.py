@@ -24,7 +24,7 @@ from lowtide.training.run_results import TrainedRun
 from lowtide.training.settings import RunSettings, steps_for
 from lowtide.training.tensorboard import Board
 
-_FEWEST_WINDOWS = 16
+FEWEST_WINDOWS = 16
 """Fewer held out are one or two documents, and their loss is the luck of which."""
 
 
@@ -124,7 +124,7 @@ def _open_data(settings: RunSettings, listen: Listener) -> tuple[TokenDataset, T
     except UsageError as reason:  # no such split, or it is shorter than a window
         listen(Note(text=f"nothing is evaluated: {reason.problem}", level="warning"))
         return train_set, None
-    if val_set.window_count < _FEWEST_WINDOWS:
+    if val_set.window_count < FEWEST_WINDOWS:
         text = (
             f"only {val_set.window_count} windows are held out: their loss says little. `lowtide tokenize` "
             "holds out more with a larger `--val`"

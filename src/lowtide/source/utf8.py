@@ -15,6 +15,15 @@ _SMALL_BYTES = 4096
 _REPLACEMENT = "\ufffd"
 
 
+def is_encodable(text: str) -> bool:
+    """Whether it has a UTF-8 form: a lone surrogate, or a file name that is no UTF-8, has none."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def is_utf8(text: bytes) -> bool:
     """Whether Python's strict decoder would take it, without building the string."""
     if text.isascii():

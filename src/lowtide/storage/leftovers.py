@@ -1,10 +1,18 @@
-"""What killed processes left behind: folders that bear the number of the process that was filling them."""
+"""Clearing away: what is no longer wanted, and folders that bear the number of a process that was killed."""
 
 from __future__ import annotations
 
 import re
 import shutil
 from pathlib import Path
+
+
+def remove_path(path: Path) -> None:
+    """A file or a folder with all that is in it, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def remove_folders_of_the_dead(place: Path, pattern: re.Pattern[str]) -> None:

@@ -129,7 +129,7 @@ def test_other_kinds_and_other_names_become_turns(tmp_path: Path, suffix: str) -
     def read(
         kind: ExampleKind,
         rows: list[dict[str, object]],
-        column: str = "text",
+        column: str | None = None,
         name: Path | None = None,
     ) -> list[str]:
         path = tmp_path / f"a.{suffix}"
@@ -162,7 +162,7 @@ def test_other_kinds_and_other_names_become_turns(tmp_path: Path, suffix: str) -
     jinja = tmp_path / "t.jinja"
     jinja.write_text(CHATML)
     assert read("chat", shared, "messages=c,role=from,content=value", jinja) == [short]
-    assert read("instruction", rows, "text", jinja) == [asked, short, short]
+    assert read("instruction", rows, None, jinja) == [asked, short, short]
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -287,7 +287,8 @@ def test_columns_that_say_nothing_are_refused(text: str, kind: ExampleKind) -> N
 
 
 def test_columns_by_name() -> None:
-    assert parse_columns("text", "chat") == {}
+    assert parse_columns(None, "chat") == {}
+    assert parse_columns("text", "chat") == {"messages": "text"}
     assert parse_columns("conversations", "chat") == {"messages": "conversations"}
     assert parse_columns("prompt=q, completion=a", "completion") == {
         "prompt": "q",

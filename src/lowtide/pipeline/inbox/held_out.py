@@ -15,6 +15,7 @@ from lowtide.errors import UsageError, VerificationError
 from lowtide.events import Listener, Note
 from lowtide.pipeline.inbox.ledger import remedy_for
 from lowtide.pipeline.run_source import HELD_OUT_NAME
+from lowtide.pipeline.train import FEWEST_WINDOWS
 from lowtide.shards.layout import MANIFEST_NAME
 from lowtide.shards.manifest import (
     DatasetManifest,
@@ -28,8 +29,6 @@ from lowtide.storage.fingerprint import digest_file
 from lowtide.storage.publish import publish, storage_errors, sync_file, sync_folder
 from lowtide.training.settings import RunSettings
 
-FEWEST_WINDOWS = 16
-"""Fewer held out are a few examples, and their loss is the luck of which."""
 _ADVICE = "a larger `val` in lowtide.toml holds out more, in a new run"
 
 

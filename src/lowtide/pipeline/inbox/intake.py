@@ -7,9 +7,10 @@ from pathlib import Path
 
 from lowtide.errors import DataError, StorageError
 from lowtide.pipeline.inbox.ledger import Entry, Ledger
-from lowtide.pipeline.inbox.look import Found, Looked, Lookout, find_file, is_utf8
+from lowtide.pipeline.inbox.look import Found, Looked, Lookout, find_file
 from lowtide.pipeline.inbox.prepare import PreparedInbox
 from lowtide.pipeline.inbox.settings import SETTINGS_NAME
+from lowtide.source.utf8 import is_encodable
 from lowtide.storage.fingerprint import fingerprint_file
 
 _MOST_LEFT_ALONE = 20
@@ -73,7 +74,7 @@ class Intake:
     def _tell_left_alone(self) -> None:
         new = self._lookout.left_alone.keys() - self._told - self._own
         for name in sorted(new)[: max(0, _MOST_LEFT_ALONE - len(self._told))]:
-            tell = self._say if is_utf8(name) else self._warn
+            tell = self._say if is_encodable(name) else self._warn
             tell(f"{name} is left alone: {self._lookout.left_alone[name]}")
         self._told |= new
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from lowtide.errors import StorageError
 from lowtide.guard.open_files import FileId, find_written
 from lowtide.source.find_inputs import is_left_out, is_row_file, is_text_file
+from lowtide.source.utf8 import is_encodable
 
 LOOK_SECONDS = 2.0
 """Between two looks."""
@@ -113,7 +114,7 @@ class Lookout:
         path = self._folder / name
         if is_left_out(path) or (self._marker is not None and name.endswith(self._marker)):
             return None
-        if not is_utf8(name):
+        if not is_encodable(name):
             self.left_alone[name] = "its name is not UTF-8"
             return None
         if not is_row_file(path) and not (self._takes_text and is_text_file(path)):
@@ -135,15 +136,6 @@ class Lookout:
             for found in new
             if now - self._first_seen[found] >= LOOK_SECONDS or _is_quiet(found)
         ]
-
-
-def is_utf8(name: str) -> bool:
-    """Whether a name from the disk can be written down in JSON and TOML."""
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def find_file(path: Path) -> Found | None:

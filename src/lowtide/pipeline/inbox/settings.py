@@ -48,7 +48,7 @@ class InboxSettings:
     too_long: TooLong | None = None
     context: int | None = None
     """The most tokens of an example; None for the model's context."""
-    column: str = "text"
+    column: str | None = None
     separator: str = "file"
     tokenizer: str = "gpt2"
     bad_text: BadText = "fail"

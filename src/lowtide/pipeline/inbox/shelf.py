@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,13 +13,14 @@ from lowtide.errors import UsageError, VerificationError
 from lowtide.pipeline.inbox.child_words import Asked
 from lowtide.pipeline.inbox.intake import is_as_taken
 from lowtide.pipeline.inbox.ledger import Entry
-from lowtide.pipeline.inbox.look import is_utf8
 from lowtide.pipeline.inbox.prepare import PreparedInbox
 from lowtide.pipeline.inbox.tokenize_apart import Refused, tokenize_apart
 from lowtide.pipeline.open_run import OpenRun
 from lowtide.shards.layout import MANIFEST_NAME, WORK_FOLDER
 from lowtide.shards.manifest import DatasetManifest, read_manifest
 from lowtide.shards.verify import verify_dataset
+from lowtide.source.utf8 import is_encodable
+from lowtide.storage.leftovers import remove_path
 from lowtide.storage.publish import storage_errors
 from lowtide.training.loop import Surroundings
 from lowtide.units import format_bytes, printable
@@ -66,14 +66,14 @@ class Shelf:
     def remove(self, entry: Entry) -> None:
         """Nothing of the file is left."""
         self._made.discard(self.shards_of(entry))
-        remove_path(self.shards_of(entry))
+        self._remove(self.shards_of(entry))
 
     def clear(self, pending: Sequence[Entry]) -> None:
         """All but those of files that are still to be done."""
         kept = {self.shards_of(entry) for entry in pending}
         for path in self.folder.iterdir():
             if path not in kept:
-                remove_path(path)
+                self._remove(path)
 
     def read(self, entry: Entry) -> DatasetManifest:
         """What the shards hold; UsageError where they were made by another tokenizer or template."""
@@ -91,7 +91,7 @@ class Shelf:
     def make(self, entry: Entry, *, begun: bool) -> Refused | Gone | None:
         """None when the file's shards stand. VerificationError where they are lost, and the file with them,
         although the model has begun to learn from it."""
-        if not is_utf8(entry.name):
+        if not is_encodable(entry.name):
             return Gone(reason="its name is not UTF-8")
         path, shards = self._inbox.folder / entry.name, self.shards_of(entry)
         if self._stand(entry, path, shards):
@@ -121,9 +121,13 @@ class Shelf:
                     )
                     raise self._lost(entry, problem)
                 self._say(f"the shards of {entry.name} are damaged: it is tokenized again")
-                remove_path(shards)
+                self._remove(shards)
                 return False
         return entry.stage == "ready"
+
+    def _remove(self, path: Path) -> None:
+        with storage_errors(path):
+            remove_path(path)
 
     def _lost(self, entry: Entry, problem: str) -> VerificationError:
         run = self._run.folder
@@ -149,7 +153,7 @@ class Shelf:
         except VerificationError:
             if not began_before:
                 raise
-        remove_path(shards)  # what was there may be the trouble
+        self._remove(shards)  # what was there may be the trouble
         return self._ask(asked)
 
     def _ask(self, asked: Asked) -> Refused | None:
@@ -159,12 +163,3 @@ class Shelf:
             listen=self._around.listen,
             environment=self._environment,
         )
-
-
-def remove_path(path: Path) -> None:
-    """A file or a folder, if it is there."""
-    with storage_errors(path):
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)

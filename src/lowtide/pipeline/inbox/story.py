@@ -33,12 +33,14 @@ from lowtide.pipeline.inbox.intake import Intake
 from lowtide.pipeline.inbox.ledger import Entry, Ledger, read_entries
 from lowtide.pipeline.inbox.look import LOOK_SECONDS
 from lowtide.pipeline.inbox.prepare import PreparedInbox
-from lowtide.pipeline.inbox.shelf import WORK_NAME, Shelf, remove_path
+from lowtide.pipeline.inbox.shelf import WORK_NAME, Shelf
 from lowtide.pipeline.inbox.tokenize_apart import Refused
 from lowtide.pipeline.open_run import OpenRun, follow, open_run
 from lowtide.pipeline.run_source import OWN_NAMES
 from lowtide.pipeline.watch_run import ShouldStop
 from lowtide.shards.layout import WORK_FOLDER
+from lowtide.storage.leftovers import remove_path
+from lowtide.storage.publish import storage_errors
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.training.checkpoint import find_checkpoints
 from lowtide.training.data_parallel import Ranks
@@ -132,16 +134,14 @@ class _Desk:
         self._find_where_it_stands()
         while True:
             self._leave_if_asked()
-            entry = next(iter(self._ledger.pending), None) or self._take(until_empty=until_empty)
+            entry = next(iter(self._ledger.pending), None)
+            entry = entry or self._intake.take(patient=not until_empty)
             if entry is not None:
                 self._learn_from(entry)
             elif until_empty and not self._intake.looked.settling:
                 return
             else:
                 self._wait()
-
-    def _take(self, *, until_empty: bool) -> Entry | None:
-        return self._intake.take(patient=not until_empty)
 
     def result(self, *, seconds: float) -> InboxRun:
         """What it came to."""
@@ -353,4 +353,5 @@ def _stream_in(folder: Path) -> JsonObject | None:
 def _forget_files(folder: Path) -> None:
     """A run that begins anew knows of no file; nothing was learnt from those that are forgotten."""
     for path in (*(folder / name for name in OWN_NAMES), folder / WORK_FOLDER / WORK_NAME):
-        remove_path(path)
+        with storage_errors(path):
+            remove_path(path)

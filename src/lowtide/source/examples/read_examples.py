@@ -43,7 +43,7 @@ from lowtide.source.parts import Part
 from lowtide.source.read_arrow import read_mapped, wanted_rows
 from lowtide.source.read_parquet import RowBatch, explain_damage, open_parquet, read_batches
 from lowtide.source.rows import NOT_UTF8, too_large
-from lowtide.source.utf8 import is_utf8
+from lowtide.source.utf8 import is_encodable, is_utf8
 
 _WINDOW_ROWS = 65_536
 _SURROGATE = "a lone surrogate"
@@ -283,7 +283,7 @@ def _mended_turn(turn: Turn, faults: set[str]) -> Turn:
     """The turn with lone surrogates replaced; says so among the faults."""
     found: list[object] = [turn.role, turn.content]
     gather(turn.message, found)
-    if not any(isinstance(text, str) and _has_surrogate(text) for text in found):
+    if not any(isinstance(text, str) and not is_encodable(text) for text in found):
         return turn
     faults.add(_SURROGATE)
     message = rebuilt(turn.message, _mended)
@@ -294,16 +294,8 @@ def _mended_turn(turn: Turn, faults: set[str]) -> Turn:
     )
 
 
-def _has_surrogate(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return True
-    return False
-
-
 def _mended(value: object) -> object:
     """A text with U+FFFD where bytes are no UTF-8 and surrogates stand alone."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    return mend_surrogates(value) if isinstance(value, str) and _has_surrogate(value) else value
+    return mend_surrogates(value) if isinstance(value, str) else value

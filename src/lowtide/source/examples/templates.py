@@ -83,10 +83,10 @@ def load_template(
     )
 
 
-def parse_columns(text: str, kind: ExampleKind) -> dict[str, str]:
-    """What `--column` says: `messages=conversations,role=from`, or one name; `text`, its default, gives {}."""
+def parse_columns(text: str | None, kind: ExampleKind) -> dict[str, str]:
+    """What `--column` says: `messages=conversations,role=from`, or one name; nothing where it is left out."""
     known = COLUMNS[kind]
-    if text == "text":
+    if text is None:
         return {}
     if "=" not in text:
         if kind != "chat" or not text:
