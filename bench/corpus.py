@@ -19,7 +19,7 @@ import json
 import random
 import sysconfig
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -64,8 +64,8 @@ def _as_text(data: bytes) -> Iterator[str]:
     yield "".join(part)
 
 
-def write(out: Path, source: Path | None, most_bytes: int) -> int:
-    """Write corpus.txt, corpus.jsonl and corpus.parquet; returns the bytes of text."""
+def write(out: Path, texts: Iterable[str], most_bytes: int) -> int:
+    """Write corpus.txt, corpus.jsonl and corpus.parquet, up to so many bytes; returns the bytes of text."""
     out.mkdir(parents=True, exist_ok=True)
     schema = pa.schema([("id", pa.int64()), ("text", pa.string())])
     total = count = 0
@@ -75,7 +75,7 @@ def write(out: Path, source: Path | None, most_bytes: int) -> int:
         (out / "corpus.jsonl").open("w", encoding="utf-8", newline="") as jsonl,
         pq.ParquetWriter(out / "corpus.parquet", schema, compression="zstd") as parquet,
     ):
-        for text in _shuffled(documents(source)):
+        for text in texts:
             text_file.write(text + SEPARATOR)
             jsonl.write(json.dumps({"id": count, "text": text}, ensure_ascii=False) + "\n")
             rows.append(text)
@@ -87,6 +87,12 @@ def write(out: Path, source: Path | None, most_bytes: int) -> int:
                 break
         _flush(parquet, schema, rows, count)
     return total
+
+
+def read(corpus: Path) -> Iterator[str]:
+    """The documents of a corpus, in order, a batch of rows in memory."""
+    for batch in pq.ParquetFile(corpus / "corpus.parquet").iter_batches(500, columns=["text"]):
+        yield from batch.column("text").to_pylist()
 
 
 def _shuffled(texts: Iterator[str]) -> list[str]:
@@ -108,7 +114,8 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=1000)
     parser.add_argument("--from", dest="source", type=Path)
     chosen = parser.parse_args()
-    total = write(chosen.out, chosen.source, chosen.megabytes * 10**6)
+    texts = _shuffled(documents(chosen.source))
+    total = write(chosen.out, texts, chosen.megabytes * 10**6)
     sys.stdout.write(f"{total / 1e6:.0f} MB of text in {chosen.out}\n")
 
 

@@ -1,14 +1,15 @@
 """Batches a second from the same tokens by lowtide and by the usual ways, in one run: print the table.
 
-    python -m venv /tmp/peers && /tmp/peers/bin/pip install -r bench/requirements-loader.txt
-    PYTHONPATH=src /tmp/peers/bin/python bench/loader.py
-    PYTHONPATH=src /tmp/peers/bin/python bench/loader.py --tokens 10M --rounds 2 --seconds 1 --only lowtide
+    python bench/make_peers.py /tmp/peers litdata streaming
+    python bench/loader.py --peers /tmp/peers
+    python bench/loader.py --tokens 10M --rounds 2 --seconds 1 --only lowtide
 
 Tokens are made once: nanoGPT's train.bin, the same in 1,000 shards of lowtide, in litdata's chunks and in
 MDS shards; `--folder` keeps them. All files are read once, so that they lie in the page cache. Then the ways
 take turns: in every round each runs alone in a fresh process, which opens its files, asks for the first batch,
-and from there on counts batches. Every way gives int64 `x` and `y`, but where its name says otherwise. What is
-not installed is left out and named.
+and from there on counts batches. Every way gives int64 `x` and `y`, but where its name says otherwise. litdata
+and mosaicml-streaming run in environments of their own, all else in this one, which needs torch (`pip install
+'lowtide[train]'`). A peer without an environment, and what cannot be imported, is left out and named.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ import functools
 import importlib.metadata
 import json
 import os
-import platform
+import shlex
 import statistics
 import subprocess
 import tempfile
@@ -34,11 +35,21 @@ from typing import Any
 
 import psutil
 
-from bench.loader_tokens import SHARDS, Task, make_tokens, missing, read_all
+from bench.environments import find_python, find_versions, variables
+from bench.loader_tokens import (
+    SHARDS,
+    Task,
+    make_peer_tokens,
+    make_tokens,
+    missing,
+    read_all,
+)
 from bench.loader_ways import BASELINE, WAYS, Way
+from bench.measuring import describe_run, is_wanted
 from lowtide.memory.meter import measure_tree
 from lowtide.units import format_bytes, format_count, parse_count
 
+ROOT = Path(__file__).parent.parent
 _STARTS = 20
 _FRESH_STARTS = 5
 
@@ -103,15 +114,36 @@ def _check(way: Way, task: Task, x: Any, y: Any) -> None:
     assert bool((x[0, 1:] == y[0, :-1]).all()) or "document" in way.name
 
 
-def measure_apart(way: Way, task: Task, seconds: float) -> Measured:
+def measure_apart(way: Way, task: Task, chosen: argparse.Namespace) -> Measured:
     """In a fresh process."""
-    command = [sys.executable, "-W", "ignore", __file__, "--measure", way.name]
-    command += ["--folder", str(task.folder), "--seconds", str(seconds)]
+    more = ["--measure", way.name, "--seconds", str(chosen.seconds)]
+    said = run_apart(chosen.peers, way.peer, task, more)
+    return Measured(**json.loads(said.strip().rsplit("\n", 1)[-1]))
+
+
+def run_apart(peers: Path | None, peer: str, task: Task, more: Sequence[str]) -> str:
+    """This file by the peer's interpreter, which finds lowtide's sources though it has not installed them."""
+    python = find_python(peers, peer)
+    assert python is not None, f"{peer} was found before"
+    command = [str(python), "-W", "ignore", __file__, *more, "--folder", str(task.folder)]
     command += ["--batch", str(task.batch), "--context", str(task.context)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    done = subprocess.run(
+        command,
+        env=variables_of(peer),
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )
     if done.returncode:
-        raise SystemExit(f"{way.name} failed:\n{done.stderr[-3000:]}")
-    return Measured(**json.loads(done.stdout.strip().rsplit("\n", 1)[-1]))
+        raise SystemExit(f"{shlex.join(command)} failed:\n{done.stderr[-3000:]}")
+    return done.stdout
+
+
+def variables_of(peer: str) -> dict[str, str]:
+    """This process's own, with lowtide's sources and the peer's stand-ins where Python looks for modules."""
+    paths = [str(ROOT / "src"), *variables(peer).values()]
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
 
 
 def row(way: Way, runs: Sequence[Measured], baseline: float) -> str:
@@ -134,7 +166,7 @@ def print_rates(ways: Sequence[Way], task: Task, chosen: argparse.Namespace) -> 
     found: dict[str, list[Measured]] = {way.name: [] for way in ways}
     for _ in range(chosen.rounds):
         for way in ways:
-            found[way.name].append(measure_apart(way, task, chosen.seconds))
+            found[way.name].append(measure_apart(way, task, chosen))
     baseline = statistics.median(run.batches_a_second for run in found[BASELINE])
     print(
         "| way | batches/s (range) | × get_batch | CPU a batch | first batch "
@@ -193,49 +225,78 @@ def choose() -> argparse.Namespace:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=3, help="for each way in each round")
     parser.add_argument("--folder", type=Path, help="keep the tokens here, or use those kept")
-    parser.add_argument("--only", default="", help="only the ways whose name contains this")
+    parser.add_argument("--only", default="", help="names, or parts of names: a,b")
+    parser.add_argument("--skip", default="", help=f"leave these out: a,b; never {BASELINE}")
+    parser.add_argument("--peers", type=Path, help="folder made by bench/make_peers.py")
     parser.add_argument("--measure", metavar="WAY", help=argparse.SUPPRESS)
+    parser.add_argument("--make", metavar="PEER", help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
-def present(ways: Sequence[Way], only: str) -> list[Way]:
+def present(ways: Sequence[Way], chosen: argparse.Namespace) -> list[Way]:
     """The ways asked for whose modules can be imported, and the one they are compared with."""
-    wanted = [way for way in ways if only in way.name or way.name == BASELINE]
-    for way in wanted:
-        for problem in filter(None, map(missing, way.needs)):
-            print(f"left out: {way.name} ({problem})")
-    return [way for way in wanted if not any(map(missing, way.needs))]
+    found = []
+    for way in ways:
+        if not is_wanted(way.name, chosen.only, chosen.skip) and way.name != BASELINE:
+            continue
+        problem = find_problem(way, chosen.peers)
+        if problem:
+            print(f"left out: {way.name} ({problem})\n")
+        else:
+            found.append(way)
+    return found
+
+
+def find_problem(way: Way, peers: Path | None) -> str:
+    """Why a way cannot run; empty if it can."""
+    python = find_python(peers, way.peer)
+    if python is None:
+        return f"no environment: python bench/make_peers.py DIR {way.peer}"
+    found_by = (str(python), variables_of(way.peer)["PYTHONPATH"])
+    return next((text for module in way.needs if (text := missing(module, *found_by))), "")
+
+
+def own_versions() -> str:
+    """Of what runs in this environment."""
+    return ", ".join(
+        f"{name} {importlib.metadata.version(name)}"
+        for name in ("numpy", "torch")
+        if any(importlib.metadata.distributions(name=name))
+    )
 
 
 def compare(task: Task, chosen: argparse.Namespace) -> None:
     task.folder.mkdir(parents=True, exist_ok=True)
+    ways = present(WAYS, chosen)
+    peers = dict.fromkeys(way.peer for way in ways if way.peer)
     make_tokens(task, chosen.tokens)
+    for peer in peers:
+        run_apart(chosen.peers, peer, task, ["--make", peer])
     read_all(task.folder)
-    versions = " ".join(
-        f"{name} {importlib.metadata.version(name)}"
-        for name in ("numpy", "torch", "litdata", "mosaicml-streaming")
-        if any(importlib.metadata.distributions(name=name))
-    )
+    pythons = {peer: find_python(chosen.peers, peer) for peer in peers}
+    versions = {peer: find_versions(python, peer) for peer, python in pythons.items() if python}
+    print(describe_run({"lowtide, nanoGPT, numpy": own_versions(), **versions}))
     print(
         f"{format_count(chosen.tokens)} tokens, batches of {chosen.batch} × {chosen.context}, "
-        f"{chosen.rounds} rounds of {chosen.seconds:g} s; {os.cpu_count()} cores, load "
-        f"{os.getloadavg()[0]:.2f} before; Python {platform.python_version()} {versions}\n"
+        f"{chosen.rounds} rounds of {chosen.seconds:g} s.\n"
     )
-    print_rates(present(WAYS, chosen.only), task, chosen)
+    print_rates(ways, task, chosen)
     print_starts(task)
     print(f"\nload afterwards, this run included: {os.getloadavg()[0]:.2f}")
 
 
 def main() -> None:
     chosen = choose()
-    if chosen.measure:
-        task = Task(folder=chosen.folder, batch=chosen.batch, context=chosen.context)
-        way = next(way for way in WAYS if way.name == chosen.measure)
-        print(json.dumps(asdict(measure(way, task, chosen.seconds))))
-        return
     with tempfile.TemporaryDirectory(prefix="lowtide-bench-") as temporary:
         folder = chosen.folder or Path(temporary)
-        compare(Task(folder=folder, batch=chosen.batch, context=chosen.context), chosen)
+        task = Task(folder=folder, batch=chosen.batch, context=chosen.context)
+        if chosen.measure:
+            way = next(way for way in WAYS if way.name == chosen.measure)
+            print(json.dumps(asdict(measure(way, task, chosen.seconds))))
+        elif chosen.make:
+            make_peer_tokens(task, chosen.make)
+        else:
+            compare(task, chosen)
 
 
 if __name__ == "__main__":

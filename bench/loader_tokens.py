@@ -48,14 +48,18 @@ class Task:
 
 
 def make_tokens(task: Task, tokens: int) -> None:
-    """The same tokens in every form whose maker is installed; what a kept folder has is left as it is."""
+    """The same tokens in the forms that need no peer; what a kept folder has is left as it is."""
     if task.train_bin.exists() and task.train_bin.stat().st_size != 2 * tokens:
         raise SystemExit(f"{task.train_bin} holds another count of tokens: pass another --folder")
     _make(task.train_bin.parent, lambda folder: _write_train_bin(folder, tokens))
     _make(task.shards, lambda folder: _write_shards(task, folder, tokens))
-    if not missing("litdata"):
+
+
+def make_peer_tokens(task: Task, peer: str) -> None:
+    """The same in the form of a peer, in whose environment this runs."""
+    if peer == "litdata":
         _make(task.litdata, lambda folder: _write_litdata(task, folder))
-    if not missing("streaming"):
+    else:
         _make(task.mds, lambda folder: _write_mds(task, folder))
 
 
@@ -145,8 +149,14 @@ def read_all(folder: Path) -> None:
 
 
 @functools.cache
-def missing(module: str) -> str:
-    """Why a module cannot be imported, asked in a process of its own; empty if it can."""
+def missing(module: str, python: str, python_path: str) -> str:
+    """Why an interpreter cannot import a module, asked in a process of its own; empty if it can."""
     code = f"import warnings; warnings.simplefilter('ignore'); import {module}"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [python, "-c", code],
+        env={**os.environ, "PYTHONPATH": python_path},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return done.stderr.strip().rsplit("\n", 1)[-1] if done.returncode else ""

@@ -22,13 +22,14 @@ Batches = Generator[Any, None, None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One way to get batches. `needs` are imported before anything is measured."""
+    """One way to get batches. `needs` are imported before anything is measured; a `peer` has an environment."""
 
     name: str
     open: Callable[[Task], Batches]
     gives: str
     needs: tuple[str, ...] = ()
     dtype: str = "int64"
+    peer: str = ""
 
 
 def get_batch(task: Task) -> Batches:
@@ -160,24 +161,28 @@ WAYS = (
         open=functools.partial(litdata_loader, workers=0),
         gives=_LITDATA,
         needs=("litdata",),
+        peer="litdata",
     ),
     Way(
         name="litdata, 2 workers",
         open=functools.partial(litdata_loader, workers=2),
         gives=_LITDATA,
         needs=("litdata",),
+        peer="litdata",
     ),
     Way(
         name="MDS, no workers",
         open=functools.partial(mds_loader, workers=0),
         gives=_MDS,
         needs=("streaming",),
+        peer="streaming",
     ),
     Way(
         name="MDS, 2 workers",
         open=functools.partial(mds_loader, workers=2),
         gives=_MDS,
         needs=("streaming",),
+        peer="streaming",
     ),
     Way(
         name="lowtide items in DataLoader, no workers",

@@ -1,9 +1,11 @@
 """Predicted peaks of memory beside measured ones, on the GPU that is here.
 
     PYTHONPATH=src python3 bench/peak_memory.py [--models gpt2,gpt2-large] [--recipes fast,lean] [--quick]
+    PYTHONPATH=src python3 bench/peak_memory.py --attention document --models gpt2
 
 Steps are those that `lowtide train` takes. Every micro-batch runs as one part, and as two that accumulate; two
-of them give a slope, which stands beside the formula's.
+of them give a slope, which stands beside the formula's. With `--attention document` windows hold documents of
+300 tokens and attention stays inside them. Tokens a second are those of the second step.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import argparse
 import gc
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -28,6 +30,7 @@ from lowtide.units import GIB
 MODELS = ("gpt2", "gpt2-medium", "gpt2-large")
 MICRO_BATCHES = (4, 16, 64)
 RECIPES = ("fast", "lean", "leanest")
+DOCUMENT_TOKENS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +43,7 @@ class Row:
     what: str
     measured: int
     predicted: int
+    tokens_per_second: float = 0.0
 
     @property
     def error(self) -> float:
@@ -52,6 +56,7 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--recipes", default=",".join(RECIPES))
     parser.add_argument("--modes", default="eager,compiled")
+    parser.add_argument("--attention", choices=["window", "document"], default="window")
     parser.add_argument("--quick", action="store_true", help="gpt2 alone, two micro-batches")
     chosen = parser.parse_args()
     quick = chosen.quick
@@ -63,7 +68,9 @@ def main() -> None:
     for name in models:
         for mode in chosen.modes.split(","):
             for recipe in chosen.recipes.split(","):
-                kind = StepKind(recipe=recipe, compiled=mode == "compiled")
+                kind = StepKind(
+                    recipe=recipe, compiled=mode == "compiled", attention=chosen.attention
+                )
                 for row in measure(name, kind, sizes):
                     rows.append(row)
                     show(row)
@@ -89,14 +96,16 @@ def measure(name: str, kind: StepKind, sizes: tuple[int, ...]) -> Iterator[Row]:
             continue
         clear()
         for parts in (1, 2):
-            now = StepKind(recipe=kind.recipe, compiled=kind.compiled, accumulating=parts > 1)
+            now = replace(kind, accumulating=parts > 1)
+            peak, rate = measure_steps(model, optimizer, settings_for(name, kind, size, parts))
             yield Row(
                 model=name,
                 micro_batch=size,
                 kind=now,
                 what=f"{parts} part{'s' if parts > 1 else ''}",
-                measured=measure_steps(model, optimizer, settings_for(name, kind, size, parts)),
+                measured=peak,
                 predicted=peak_of_step(shape, size, now).total,
+                tokens_per_second=rate,
             )
         yield Row(
             model=name,
@@ -129,27 +138,42 @@ def settings_for(name: str, kind: StepKind, size: int = 16, parts: int = 1) -> R
         warmup_steps=1,
         recipe=kind.recipe,
         compiled=kind.compiled,
+        attention=kind.attention,
     )
 
 
-def measure_steps(model: GPT, optimizer: torch.optim.Optimizer, settings: RunSettings) -> int:
-    """The peak of the second step: the first compiles, and makes the optimizer's state."""
-    rows, shape = settings.windows_per_step, settings.shape
+def make_batch(settings: RunSettings, rows: int) -> tuple[torch.Tensor, ...]:
+    """Tokens, targets and, where attention asks for them, documents."""
+    shape = settings.shape
     tokens = torch.randint(0, shape.vocabulary_size, (rows, shape.context), device="cuda")
+    if settings.attention == "window":
+        return tokens, tokens
+    documents = torch.arange(shape.context, device="cuda") // DOCUMENT_TOKENS
+    return tokens, tokens, documents.expand(rows, -1).contiguous()
+
+
+def measure_steps(
+    model: GPT, optimizer: torch.optim.Optimizer, settings: RunSettings
+) -> tuple[int, float]:
+    """Peak and tokens a second of the second step: the first compiles, and makes the optimizer's state."""
+    batch = make_batch(settings, settings.windows_per_step)
     for step in range(2):
+        torch.cuda.synchronize()
         torch.cuda.reset_peak_memory_stats()
-        take_step(model, optimizer, settings, step, (tokens, tokens))
-    return torch.cuda.max_memory_allocated()
+        began = time.perf_counter()
+        take_step(model, optimizer, settings, step, batch)
+        torch.cuda.synchronize()
+        seconds = time.perf_counter() - began
+    return torch.cuda.max_memory_allocated(), settings.batch_tokens / seconds
 
 
 @torch.no_grad()
 def measure_evaluation(model: GPT, settings: RunSettings) -> int:
     """The peak of one pass without gradients, the optimizer's state being there."""
-    size, shape = settings.micro_batch, settings.shape
-    tokens = torch.randint(0, shape.vocabulary_size, (size, shape.context), device="cuda")
+    batch = make_batch(settings, settings.micro_batch)
     torch.cuda.reset_peak_memory_stats()
     with computing(settings):
-        model(tokens, tokens)
+        model(*batch[:2], documents=batch[2] if len(batch) > 2 else None)
     torch.cuda.synchronize()
     return torch.cuda.max_memory_allocated()
 
@@ -158,7 +182,8 @@ def show(row: Row) -> None:
     mode = "compiled" if row.kind.compiled else "eager"
     print(
         f"{row.model:<12} {row.micro_batch:>3}  {mode:<8}  {row.kind.recipe:<7}  {row.what:<10}  "
-        f"measured {row.measured / GIB:7.2f} GiB  predicted {row.predicted / GIB:7.2f} GiB  {row.error:+6.1%}",
+        f"measured {row.measured / GIB:7.2f} GiB  predicted {row.predicted / GIB:7.2f} GiB  {row.error:+6.1%}  "
+        f"{row.tokens_per_second:9,.0f} tokens/s",
         flush=True,
     )
 

@@ -1,212 +1,124 @@
-"""Tokenize the same corpus with lowtide and with the usual ways, in one run, and print the table.
+"""Tokenize the same corpus with lowtide and with its peers, in one run, and print the tables.
 
-    python bench/corpus.py --out /tmp/corpus --megabytes 1000
-    python bench/tokenize.py /tmp/corpus
+    python bench/corpus.py --out /tmp/corpus --megabytes 250 --from linux-source-6.1.tar.xz
+    python bench/make_peers.py /tmp/peers
+    python bench/tokenize.py /tmp/corpus --peers /tmp/peers
 
-Each way runs alone in a process of its own, the ways taking turns for `--repeats` rounds. CPU seconds and
-peak private memory are those of the whole process tree, start-up and the last fsync included. What is not
-installed is left out and named: `pip install -r bench/requirements-tokenize.txt` brings it.
+Each way runs alone in a process of its own, the ways taking turns for `--rounds` rounds, on the whole corpus
+and on its first quarter. CPU seconds and peak private memory are those of the whole process tree, start-up and
+the last fsync included. Peers get two processes or threads where they can. What each has written is compared
+with the ids of tiktoken, document by document; exits 1 when they differ by more than a known reason explains,
+or when lowtide fails. A peer without an environment is left out and named.
 """
 
 from __future__ import annotations
 
 import sys
-
-if __name__ == "__main__":
-    sys.path[:1] = []  # this file is called like a standard module, and would hide it
-
-import argparse
-import importlib.util
-import resource
-import shutil
-import statistics
-import subprocess
-import tempfile
-import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from lowtide.memory.meter import PeakMeter
-from lowtide.units import format_bytes
+sys.path[:1] = [str(Path(__file__).parent.parent)]  # this file would hide a standard module
 
-SEPARATOR = "<|endoftext|>"
+import argparse
+import tempfile
 
-GIGATOKEN = """
-import sys, numpy as np, gigatoken
-tokenizer = gigatoken.Tokenizer.from_tiktoken(sys.argv[2])
-source = gigatoken.TextFileSource([sys.argv[1]], separator=b"<|endoftext|>")
-ids = tokenizer.encode_files(source).layout.content.data
-ids.astype(np.uint16).tofile(sys.argv[3] + "/train.bin")
-"""
-GIGATOKEN_BLOCKS = """
-import sys, numpy as np, gigatoken
-tokenizer = gigatoken.Tokenizer.from_tiktoken(sys.argv[2])
-with open(sys.argv[1], "rb", buffering=0) as text, open(sys.argv[3] + "/train.bin", "wb") as out:
-    while block := text.read(8 << 20):
-        found = tokenizer.encode_batch(gigatoken.BytesSource(block, b"<|endoftext|>"))
-        found.layout.content.data.astype(np.uint16).tofile(out)
-"""
-NANOGPT = """
-import sys, numpy as np, tiktoken
-from datasets import Dataset
-from lowtide.tokenizer.vocabulary import load_vocabulary, parse_ranks
-from lowtide.tokenizer.patterns import PATTERNS
-gpt2 = load_vocabulary("gpt2")
-encoding = tiktoken.Encoding("gpt2", pat_str=PATTERNS["gpt2"],
-    mergeable_ranks=parse_ranks(gpt2.content, name="gpt2"), special_tokens=gpt2.special_tokens)
-def process(example):
-    ids = encoding.encode_ordinary(example["text"])
-    ids.append(encoding.eot_token)
-    return {"ids": ids, "len": len(ids)}
-if __name__ == "__main__":
-    dataset = Dataset.from_parquet(sys.argv[1], cache_dir=sys.argv[3] + "/cache")
-    dataset = dataset.map(process, remove_columns=dataset.column_names, num_proc=2)
-    total = np.sum(dataset["len"], dtype=np.uint64)
-    out = np.memmap(sys.argv[3] + "/train.bin", dtype=np.uint16, mode="w+", shape=(int(total),))
-    at = 0
-    for number in range(256):
-        batch = dataset.shard(num_shards=256, index=number, contiguous=True).with_format("numpy")
-        ids = np.concatenate(batch["ids"])
-        out[at : at + len(ids)] = ids
-        at += len(ids)
-    out.flush()
-"""
+from bench.environments import find_python, find_versions
+from bench.measuring import (
+    GROWTH_HEADER,
+    HEADER,
+    Runs,
+    Way,
+    compare,
+    describe_run,
+    growth_row,
+    is_wanted,
+    row,
+)
+from bench.tokenize_ways import (
+    BASELINE,
+    PEER_WAYS,
+    encode_plainly,
+    is_wrong,
+    make_parts,
+    make_quarter,
+    own_ways,
+    peer_ways,
+    say_tokens,
+    write_vocabulary,
+)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Way:
-    """One way to tokenize: a name, the file it reads, and the command that does it."""
-
-    name: str
-    text_bytes: int
-    command: Callable[[Path], list[str]]
-    needs: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Measured:
-    """One run of a way."""
-
-    cpu_seconds: float
-    wall_seconds: float
-    peak_private_bytes: int
-
-
-def ways(corpus: Path, ranks: Path, memory: str) -> list[Way]:
-    """Everything that is compared; lowtide's own three first."""
-    text, jsonl, parquet = (corpus / f"corpus.{kind}" for kind in ("txt", "jsonl", "parquet"))
-    size = text.stat().st_size
-
-    def lowtide(path: Path, *more: str) -> Callable[[Path], list[str]]:
-        base = [
-            sys.executable,
-            "-m",
-            "lowtide",
-            "tokenize",
-            str(path),
-            "--quiet",
-            "--memory",
-            memory,
-        ]
-        return lambda out: [*base, "--out", str(out / "tokens"), *more]
-
-    def script(code: str, path: Path) -> Callable[[Path], list[str]]:
-        return lambda out: [sys.executable, "-c", code, str(path), str(ranks), str(out)]
-
-    return [
-        Way(name="lowtide, text", text_bytes=size, command=lowtide(text, "--separator", SEPARATOR)),
-        Way(name="lowtide, JSONL", text_bytes=size, command=lowtide(jsonl)),
-        Way(name="lowtide, parquet", text_bytes=size, command=lowtide(parquet)),
-        Way(name="gigatoken encode_files", text_bytes=size, command=script(GIGATOKEN, text)),
-        Way(
-            name="gigatoken, 8 MiB blocks", text_bytes=size, command=script(GIGATOKEN_BLOCKS, text)
-        ),
-        Way(
-            name="nanoGPT's way",
-            text_bytes=size,
-            command=script(NANOGPT, parquet),
-            needs="datasets",
-        ),
-    ]
-
-
-def measure(way: Way) -> Measured:
-    """Run a way in an empty folder; raises when it fails."""
-    with tempfile.TemporaryDirectory(prefix="lowtide-bench-") as folder:
-        before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        started = time.monotonic()
-        process = subprocess.Popen(
-            way.command(Path(folder)),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL if way.needs else None,
-        )
-        with PeakMeter(process.pid, interval_seconds=0.1) as meter:
-            if process.wait():
-                raise SystemExit(f"{way.name} failed with exit code {process.returncode}")
-        after = resource.getrusage(resource.RUSAGE_CHILDREN)
-        return Measured(
-            cpu_seconds=after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime,
-            wall_seconds=time.monotonic() - started,
-            peak_private_bytes=meter.peak.private_bytes,
-        )
-
-
-def compare(chosen: list[Way], repeats: int) -> Iterator[tuple[Way, list[Measured]]]:
-    """All ways, taking turns, so that a slow minute of the machine hits each of them."""
-    found: dict[str, list[Measured]] = {way.name: [] for way in chosen}
-    for _ in range(repeats):
-        for way in chosen:
-            found[way.name].append(measure(way))
-    for way in chosen:
-        yield way, found[way.name]
-
-
-def row(way: Way, runs: list[Measured], peer_cpu: float, peer_wall: float) -> str:
-    """A line of the table: medians, the range of CPU seconds, and the ratios to gigatoken."""
-    cpu = [run.cpu_seconds for run in runs]
-    wall = statistics.median(run.wall_seconds for run in runs)
-    peak = max(run.peak_private_bytes for run in runs)
-    middle = statistics.median(cpu)
-    return (
-        f"| {way.name} | {middle:.2f} ({min(cpu):.2f}–{max(cpu):.2f}) | {wall:.2f} | "
-        f"{way.text_bytes / 1e6 / middle:.0f} | {peer_cpu / middle:.2f} | {peer_wall / wall:.2f} | "
-        f"{format_bytes(peak)} |"
+def choose() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    parser.add_argument("corpus", type=Path, help="folder made by bench/corpus.py")
+    parser.add_argument("--peers", type=Path, help="folder made by bench/make_peers.py")
+    parser.add_argument("--memory", default="256MiB", help="lowtide's budget")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--only", default="", help="names, or parts of names: a,b")
+    parser.add_argument("--skip", default="", help="leave these out: a,b")
+    parser.add_argument("--no-growth", action="store_true", help="the whole corpus alone")
+    return parser.parse_args()
+
+
+def run_ways(corpus: Path, folder: Path, chosen: argparse.Namespace) -> list[Runs]:
+    """Every way on one corpus, its output looked at once."""
+    wanted = encode_plainly(corpus)
+    print(f"{corpus}: {wanted.documents:,} documents, {wanted.tokens:,} tokens", file=sys.stderr)
+    parts = make_parts(corpus, folder / "parts")
+    vocabulary = write_vocabulary(folder / "vocabulary")
+    every = own_ways(corpus, chosen.memory) + peer_ways(corpus, parts, vocabulary, chosen.peers)
+    ways = [way for way in every if is_wanted(way.name, chosen.only, chosen.skip)]
+
+    def look(way: Way, out: Path) -> str:
+        return say_tokens(way, out, wanted)
+
+    return compare(ways, chosen.rounds, look)
+
+
+def print_peers(chosen: argparse.Namespace) -> None:
+    """What the peers are, and which are missing."""
+    names = dict.fromkeys(way.peer for way in PEER_WAYS)
+    pythons = {name: find_python(chosen.peers, name) for name in names}
+    print(
+        describe_run(
+            {name: find_versions(python, name) for name, python in pythons.items() if python}
+        )
+    )
+    for name, python in pythons.items():
+        if python is None:
+            print(f"left out: {name} (no environment: python bench/make_peers.py DIR {name})\n")
+
+
+def print_table(every: list[Runs], what: str) -> None:
+    baseline = next((runs for runs in every if runs.way.name == BASELINE), None)
+    print(f"| {what} | {HEADER.format('gigatoken')} | ids |")
+    print("|---|--:|--:|--:|--:|--:|--:|---|")
+    for runs in every:
+        print(f"{row(runs, baseline)} {runs.said} |")
+
+
+def print_growth(quarters: list[Runs], wholes: list[Runs]) -> None:
+    print(f"\n{GROWTH_HEADER}")
+    for quarter, whole in zip(quarters, wholes, strict=True):
+        print(growth_row(quarter, whole))
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("corpus", type=Path, help="folder made by bench/corpus.py")
-    parser.add_argument("--memory", default="256MiB", help="lowtide's budget")
-    parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--skip", default="-", help="leave out the ways whose name contains this")
-    chosen = parser.parse_args()
-    ranks = Path(tempfile.mkdtemp(prefix="lowtide-bench-")) / "r50k_base.tiktoken"
-    _write_ranks(ranks)
-    every = ways(chosen.corpus, ranks, chosen.memory)
-    present = [way for way in every if not way.needs or importlib.util.find_spec(way.needs)]
-    for way in every:
-        if way not in present:
-            print(f"left out: {way.name} (needs {way.needs})")
-    wanted = [way for way in present if chosen.skip not in way.name]
-    rows = list(compare(wanted, chosen.repeats))
-    peer = next(runs for way, runs in rows if way.name == "gigatoken encode_files")
-    peer_cpu = statistics.median(run.cpu_seconds for run in peer)
-    peer_wall = statistics.median(run.wall_seconds for run in peer)
-    print(
-        "| way | CPU s (range) | wall s | MB per CPU s | × gigatoken, CPU | × by the clock | peak private |"
-    )
-    print("|---|--:|--:|--:|--:|--:|--:|")
-    for way, runs in rows:
-        print(row(way, runs, peer_cpu, peer_wall))
-    shutil.rmtree(ranks.parent)
-
-
-def _write_ranks(path: Path) -> None:
-    from lowtide.tokenizer.vocabulary import load_vocabulary
-
-    path.write_bytes(load_vocabulary("gpt2").content)
+    chosen = choose()
+    print_peers(chosen)
+    with tempfile.TemporaryDirectory(prefix="lowtide-bench-") as temporary:
+        folder = Path(temporary)
+        quarters: list[Runs] = []
+        if not chosen.no_growth:
+            quarter = make_quarter(chosen.corpus, folder / "corpus")
+            quarters = run_ways(quarter, folder / "quarter", chosen)
+        wholes = run_ways(chosen.corpus, folder / "whole", chosen)
+    megabytes = (chosen.corpus / "corpus.txt").stat().st_size / 1e6
+    print_table(wholes, f"{megabytes:,.0f} MB")
+    if quarters:
+        print_growth(quarters, wholes)
+    sys.exit(any(is_wrong(runs) for runs in quarters + wholes))
 
 
 if __name__ == "__main__":

@@ -1,14 +1,17 @@
 """Train a tokenizer with lowtide and with its peers, in one run: print times, peaks and equal merges.
 
-    python bench/corpus.py --out /tmp/corpus --megabytes 1050
-    python bench/train_tokenizer.py --corpus /tmp/corpus/corpus.txt
-    python bench/train_tokenizer.py --corpus /tmp/corpus/corpus.txt --ties
+    python bench/corpus.py --out /tmp/corpus --megabytes 1050 --from linux-source-6.1.tar.xz
+    python bench/make_peers.py /tmp/peers gigatoken tokenizers rustbpe sentencepiece
+    python bench/train_tokenizer.py --corpus /tmp/corpus/corpus.txt --peers /tmp/peers
+    python bench/train_tokenizer.py --ties
 
-On the whole text lowtide meets gigatoken, on its first `--small-megabytes` also `tokenizers` and `rustbpe`,
-which are too slow for more. `--ties` adds a small text in which every word is as common as every other.
-Each trainer runs alone in a process of its own, all taking turns for `--rounds` rounds; CPU seconds and peak
-private memory are those of the whole process tree, start-up included. Exits 1 when merges differ. `rustbpe`
-breaks ties in another way, so its merges are not compared; `pip install rustbpe` brings it.
+On the whole text lowtide meets gigatoken, on its first `--small-megabytes` also `tokenizers`, `rustbpe` and
+`sentencepiece`, which are slower; both texts are trained on by a quarter, too. `--ties` adds a small text where
+every word is as common as every other. Each trainer runs alone in a process of its own, all taking turns for
+`--rounds` rounds; CPU seconds and peak private memory are those of the whole process tree, start-up included.
+Exits 1 when merges differ that should not, or when lowtide fails. rustbpe breaks ties in another way, and how
+many tokens it has in common is told; sentencepiece cuts words and letters otherwise: it cannot make the same
+merges.
 """
 
 from __future__ import annotations
@@ -19,72 +22,37 @@ from pathlib import Path
 sys.path[:1] = [str(Path(__file__).parent.parent)]  # tokenize.py here would hide a standard module
 
 import argparse
-import importlib.util
-import shutil
-import statistics
+import base64
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from bench.distinct_words import tied_words, write_documents
+from bench.environments import SCRIPTS, find_python, find_versions
 from bench.jobs import SEPARATOR
-from bench.tokenize import Measured, Way, compare, row
+from bench.measuring import (
+    GROWTH_HEADER,
+    HEADER,
+    Runs,
+    Way,
+    compare,
+    describe_run,
+    growth_row,
+    is_wanted,
+    row,
+)
 from lowtide.tokenizer.byte_pairs import spell
 from lowtide.tokenizer.split_words import PLAIN_PATTERNS
 
-GIGATOKEN = """
-import os, sys, gigatoken
-text, size, folder, pattern, expression = sys.argv[1:]
-source = gigatoken.TextFileSource([text], separator=b"<|endoftext|>")
-specials = ["<|endoftext|>"]
-_, merges = gigatoken.train_bpe(source, int(size), specials, tie_breaking="huggingface")
-os.makedirs(folder)
-with open(folder + "/merges.hex", "w") as out:
-    out.writelines(f"{left.hex()} {right.hex()}\\n" for left, right in merges)
-"""
-_DOCUMENTS = """
-import os, sys
-text, size, folder, pattern, expression = sys.argv[1:]
-def documents():
-    rest = ""
-    with open(text, encoding="utf-8", newline="") as file:
-        while block := file.read(1 << 20):
-            *whole, rest = (rest + block).split("<|endoftext|>")
-            yield from whole
-    yield rest
-"""
-TOKENIZERS = (
-    _DOCUMENTS
-    + """
-from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
-letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pattern == "gpt2")
-split = pre_tokenizers.Split(Regex(expression), "isolated")
-tokenizer = Tokenizer(models.BPE())
-tokenizer.pre_tokenizer = (
-    letters if pattern == "gpt2" else pre_tokenizers.Sequence([split, letters])
-)
-trainer = trainers.BpeTrainer(
-    vocab_size=int(size),
-    special_tokens=["<|endoftext|>"],
-    initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    show_progress=False,
-)
-tokenizer.train_from_iterator(documents(), trainer)
-os.makedirs(folder)
-tokenizer.model.save(folder)
-"""
-)
-RUSTBPE = (
-    _DOCUMENTS
-    + """
-import rustbpe
-tokenizer = rustbpe.Tokenizer()
-tokenizer.train_from_iterator(documents(), int(size) - 1, buffer_size=256, pattern=expression)
-"""
-)
 TIED_WORDS = 30_000
 """Of 20,000, all are whole after 24,718 merges: gigatoken then goes on, with pairs that nowhere stand."""
-PEERS = {"gigatoken": GIGATOKEN, "tokenizers": TOKENIZERS, "rustbpe": RUSTBPE}
+OWN = "lowtide"
+FAST, SLOW = (OWN, "gigatoken"), ("tokenizers", "rustbpe", "sentencepiece")
+QUARTER = "a quarter of "
+COMPARISON_HEADER = (
+    "| text | peer | merges equal to lowtide's | its CPU s over lowtide's | by the clock |\n"
+    "|---|---|--:|--:|--:|"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,30 +63,39 @@ class Text:
     path: Path
     trainers: tuple[str, ...]
 
+    @property
+    def is_quarter(self) -> bool:
+        return self.path.name.startswith(QUARTER)
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@dataclass(slots=True, kw_only=True)
 class Training:
-    """One trainer on one text: how it is run, and where its last merges are."""
+    """One trainer on one text, and the merges or tokens that it found."""
 
     text: Text
     trainer: str
-    way: Way
-    folder: Path
+    runs: Runs
+    merges: list[str]
 
 
-Measurements = dict[str, list[Measured]]
-"""By the name of the way."""
+# Texts
 
 
 def make_texts(chosen: argparse.Namespace, folder: Path) -> list[Text]:
     """The texts asked for; the small ones are written into the folder."""
     has_gigatoken = chosen.pattern == "gpt2"  # the only pattern it trains with
-    fast = ("lowtide", "gigatoken") if has_gigatoken else ("lowtide",)
+    fast = FAST if has_gigatoken else (OWN,)
     texts = []
     if chosen.corpus:
-        small = _write_front(chosen.corpus, folder / "small.txt", chosen.small_megabytes * 10**6)
-        texts.append(_name_text(chosen.corpus, fast, "the whole text"))
-        texts.append(_name_text(small, (*fast, "tokenizers", "rustbpe"), "its front"))
+        size = chosen.corpus.stat().st_size
+        front_bytes = min(size, chosen.small_megabytes * 10**6)
+        fronts = {"whole": size, "front": front_bytes}
+        for name, most_bytes in fronts.items():
+            trainers = (*fast, *SLOW) if name == "front" else fast
+            for what, share in ((QUARTER, 4), ("", 1)):
+                path = folder / f"{what}{name}.txt"
+                write_front(chosen.corpus, path, most_bytes // share)
+                texts.append(_name_text(path, trainers, f"{what}the {name}"))
     if chosen.ties:
         ties = folder / "ties.txt"
         write_documents(ties, tied_words(chosen.ties_words, 0))
@@ -130,35 +107,33 @@ def _name_text(path: Path, trainers: tuple[str, ...], what: str) -> Text:
     return Text(name=f"{what}, {path.stat().st_size / 1e6:,.0f} MB", path=path, trainers=trainers)
 
 
-def _write_front(source: Path, path: Path, most_bytes: int) -> Path:
+def write_front(source: Path, path: Path, most_bytes: int) -> None:
     """The text's first documents; what stands behind the last separator is left out."""
+    if most_bytes >= source.stat().st_size:
+        path.symlink_to(source.resolve())
+        return
     with source.open("rb") as file:
         data = file.read(most_bytes)
     end = data.rfind(SEPARATOR.encode())
     path.write_bytes(data if end < 0 else data[: end + len(SEPARATOR)])
-    return path
 
 
-def plan(text: Text, trainer: str, chosen: argparse.Namespace, results: Path) -> Training:
-    """Name the run of one trainer on one text."""
-    folder = results / f"{trainer} {text.path.stem}"
-    arguments = (
-        _own_command(text, folder, chosen)
-        if trainer == "lowtide"
-        else _peer_command(trainer, text, folder, chosen)
-    )
+# Ways
 
-    def command(_: Path) -> list[str]:
-        shutil.rmtree(folder, ignore_errors=True)  # of the round before: lowtide would go on there
-        return arguments
 
-    way = Way(
-        name=f"{trainer}, {text.name}",
-        text_bytes=text.path.stat().st_size,
-        command=command,
-        needs="" if trainer == "lowtide" else trainer,
-    )
-    return Training(text=text, trainer=trainer, way=way, folder=folder)
+def plan(text: Text, trainer: str, chosen: argparse.Namespace) -> Training | None:
+    """The run of one trainer on one text; None where the trainer is not there."""
+    command: Callable[[Path], list[str]]
+    if trainer == OWN:
+        command = _own_command(text, chosen)
+    else:
+        python = find_python(chosen.peers, trainer)
+        if python is None:
+            return None
+        command = _peer_command(python, trainer, text, chosen)
+    name = f"{trainer}, {text.name}"
+    way = Way(name=name, text_bytes=text.path.stat().st_size, command=command)
+    return Training(text=text, trainer=trainer, runs=Runs(way=way), merges=[])
 
 
 def lowtide_command(text: Path, out: Path, *, vocab_size: int, memory: str) -> list[str]:
@@ -168,78 +143,133 @@ def lowtide_command(text: Path, out: Path, *, vocab_size: int, memory: str) -> l
     return [*train, "--separator", SEPARATOR, "--memory", memory, "--out", str(out)]
 
 
-def _own_command(text: Text, folder: Path, chosen: argparse.Namespace) -> list[str]:
-    size, memory = chosen.vocab_size, chosen.memory
-    train = lowtide_command(text.path, folder, vocab_size=size, memory=memory)
+def _own_command(text: Text, chosen: argparse.Namespace) -> Callable[[Path], list[str]]:
     workers = ["--workers", str(chosen.workers)] if chosen.workers else []
-    return [*train, "--pattern", chosen.pattern, *workers]
+
+    def command(out: Path) -> list[str]:
+        size, memory = chosen.vocab_size, chosen.memory
+        train = lowtide_command(text.path, out / "tokenizer", vocab_size=size, memory=memory)
+        return [*train, "--pattern", chosen.pattern, *workers]
+
+    return command
 
 
-def _peer_command(trainer: str, text: Text, folder: Path, chosen: argparse.Namespace) -> list[str]:
-    expression = PLAIN_PATTERNS[chosen.pattern]
-    command = [sys.executable, "-c", PEERS[trainer], str(text.path), str(chosen.vocab_size)]
-    return [*command, str(folder), chosen.pattern, expression]
+def _peer_command(
+    python: Path, trainer: str, text: Text, chosen: argparse.Namespace
+) -> Callable[[Path], list[str]]:
+    script = [str(python), str(SCRIPTS / f"train_{trainer}.py"), str(text.path)]
+    pattern = [chosen.pattern, PLAIN_PATTERNS[chosen.pattern]]
+    return lambda out: [*script, str(chosen.vocab_size), str(out), *pattern]
 
 
-def print_times(trainings: Sequence[Training], measured: Measurements, baseline: str) -> None:
-    """One row for each training, compared with the baseline on the same text; alone, with itself."""
-    print(
-        f"| trainer, text | CPU s (range) | wall s | MB per CPU s | × {baseline}, CPU "
-        "| × by the clock | peak private |"
-    )
-    print("|---|--:|--:|--:|--:|--:|--:|")
-    for training in trainings:
-        rivals = [other for other in trainings if other.text == training.text]
-        peers = [other for other in rivals if other.trainer == baseline] or [training]
-        runs = measured[peers[0].way.name]
-        print(row(training.way, measured[training.way.name], _cpu(runs), _wall(runs)))
+def run_all(trainings: Sequence[Training], rounds: int) -> None:
+    """Measure every training, and keep what its first round has learnt."""
+    by_name = {training.runs.way.name: training for training in trainings}
+
+    def look(way: Way, folder: Path) -> str:
+        by_name[way.name].merges = read_merges(folder)
+        return ""
+
+    for runs in compare([training.runs.way for training in trainings], rounds, look):
+        by_name[runs.way.name].runs = runs
 
 
-def print_comparison(trainings: Sequence[Training], measured: Measurements) -> bool:
-    """The first trainer of each text against the others; returns whether all merges are equal."""
-    print("\n| text | trainer | against | merges equal | × faster, CPU | × by the clock |")
-    print("|---|---|---|--:|--:|--:|")
-    first: dict[str, Training] = {}
-    all_equal = True
-    for peer in trainings:
-        own = first.setdefault(peer.text.name, peer)
-        if peer is not own:
-            equal, said = _compare_merges(own, peer)
-            all_equal = all_equal and equal
-            names = f"{own.text.name} | {own.trainer} | {peer.trainer}"
-            print(f"| {names} | {said} | {_faster(own, peer, measured)} |")
-    return all_equal
-
-
-def _faster(own: Training, peer: Training, measured: Measurements) -> str:
-    runs, peer_runs = measured[own.way.name], measured[peer.way.name]
-    return f"{_cpu(peer_runs) / _cpu(runs):.2f} | {_wall(peer_runs) / _wall(runs):.2f}"
-
-
-def _compare_merges(own: Training, peer: Training) -> tuple[bool, str]:
-    if peer.trainer == "rustbpe":
-        return True, "not compared"
-    left, right = read_merges(own.folder), read_merges(peer.folder)
-    same = sum(one == other for one, other in zip(left, right, strict=False))
-    most = max(len(left), len(right))
-    return same == most, f"{same:,} of {most:,}"
+# What was learnt
 
 
 def read_merges(folder: Path) -> list[str]:
-    """The merges by rank, in stand-in letters: as merges.txt has them, or spelled from plain bytes."""
-    if (folder / "merges.hex").exists():
-        lines = (folder / "merges.hex").read_text().splitlines()
-        return [" ".join(spell(bytes.fromhex(part)) for part in line.split()) for line in lines]
-    lines = (folder / "merges.txt").read_text(encoding="utf-8").rstrip("\n").split("\n")
+    """The merges by rank, in stand-in letters, or the tokens where a trainer tells no merges."""
+    for name, read in _READERS.items():
+        if (folder / name).exists():
+            return read((folder / name).read_bytes())
+    return []
+
+
+def _spelled_pairs(data: bytes) -> list[str]:
+    lines = data.decode("ascii").splitlines()
+    return [" ".join(spell(bytes.fromhex(part)) for part in line.split()) for line in lines]
+
+
+def _merges_txt(data: bytes) -> list[str]:
+    lines = data.decode().rstrip("\n").split("\n")
     return lines[1:] if lines[0].startswith("#version") else lines
 
 
-def _cpu(runs: Sequence[Measured]) -> float:
-    return statistics.median(run.cpu_seconds for run in runs)
+def _spelled_tokens(data: bytes) -> list[str]:
+    return [spell(base64.b64decode(line)) for line in data.splitlines()]
 
 
-def _wall(runs: Sequence[Measured]) -> float:
-    return statistics.median(run.wall_seconds for run in runs)
+_READERS: dict[str, Callable[[bytes], list[str]]] = {
+    "merges.hex": _spelled_pairs,
+    "merges.txt": _merges_txt,
+    "tokenizer/merges.txt": _merges_txt,
+    "tokens.txt": _spelled_tokens,
+}
+
+
+def compare_merges(own: Sequence[str], peer: Sequence[str], trainer: str) -> tuple[bool, str]:
+    """Whether the peer found what it should have found, and in words how much of it."""
+    if trainer == "sentencepiece":
+        return True, "not compared: other words and letters"
+    if trainer == "rustbpe":
+        mine = {line.replace(" ", "") for line in own}
+        common = len(mine & set(peer))
+        return True, f"{common:,} of {len(mine):,} tokens in common, ties broken otherwise"
+    same = sum(one == other for one, other in zip(own, peer, strict=False))
+    most = max(len(own), len(peer))
+    return same == most, f"{same:,} of {most:,}"
+
+
+# Tables
+
+
+def print_times(trainings: Sequence[Training], baseline: str) -> None:
+    """One row for each training but those on quarters, compared with the baseline on the same text."""
+    print(f"| trainer, text | {HEADER.format(baseline)} |")
+    print("|---|--:|--:|--:|--:|--:|--:|")
+    for training in trainings:
+        if not training.text.is_quarter:
+            print(row(training.runs, _find(trainings, baseline, training.text.name)))
+
+
+def _find(trainings: Sequence[Training], trainer: str, text: str) -> Runs | None:
+    found = (one.runs for one in trainings if (one.trainer, one.text.name) == (trainer, text))
+    return next(found, None)
+
+
+def print_growth(trainings: Sequence[Training]) -> None:
+    """Each trainer on a text beside the same one on a quarter of it."""
+    quarters = {
+        (one.trainer, one.text.path.name.removeprefix(QUARTER)): one.runs
+        for one in trainings
+        if one.text.is_quarter
+    }
+    print(f"\n{GROWTH_HEADER}")
+    for training in trainings:
+        quarter = quarters.get((training.trainer, training.text.path.name))
+        if quarter is not None and not training.text.is_quarter:
+            print(growth_row(quarter, training.runs))
+
+
+def print_comparison(trainings: Sequence[Training]) -> bool:
+    """lowtide against the others on each text, where it ran; False when merges are wrong or lowtide failed."""
+    owns = {one.text: one for one in trainings if one.trainer == OWN}
+    all_equal = not any(own.runs.failure for own in owns.values())
+    if owns:
+        print(f"\n{COMPARISON_HEADER}")
+    for peer in trainings:
+        own = owns.get(peer.text)
+        if peer is own or own is None or not (own.runs.measured and peer.runs.measured):
+            continue
+        equal, said = compare_merges(own.merges, peer.merges, peer.trainer)
+        all_equal = all_equal and equal
+        cpu = peer.runs.cpu_seconds / own.runs.cpu_seconds
+        wall = peer.runs.wall_seconds / own.runs.wall_seconds
+        print(f"| {peer.text.name} | {peer.trainer} | {said} | {cpu:.2f} | {wall:.2f} |")
+    return all_equal
+
+
+# The command
 
 
 def choose() -> argparse.Namespace:
@@ -247,6 +277,7 @@ def choose() -> argparse.Namespace:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--corpus", type=Path, help=f"a text with {SEPARATOR} behind each document")
+    parser.add_argument("--peers", type=Path, help="folder made by bench/make_peers.py")
     parser.add_argument("--ties", action="store_true", help="a text full of ties, too")
     parser.add_argument("--ties-words", type=int, default=TIED_WORDS)
     parser.add_argument("--vocab-size", type=int, default=32_000)
@@ -255,35 +286,35 @@ def choose() -> argparse.Namespace:
     parser.add_argument("--workers", type=int, help="lowtide's workers; it chooses them by itself")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--small-megabytes", type=int, default=100)
-    parser.add_argument("--skip", default="-", help="leave out the ways whose name contains this")
+    parser.add_argument("--only", default="", help="names, or parts of names: a,b")
+    parser.add_argument("--skip", default="", help="leave these out: a,b")
     chosen = parser.parse_args()
     if not (chosen.corpus or chosen.ties):
         parser.error("nothing to train on: pass --corpus FILE, --ties or both")
     return chosen
 
 
-def is_present(training: Training) -> bool:
-    """Whether the trainer is installed; says so where it is not."""
-    needs = training.way.needs
-    if needs and not importlib.util.find_spec(needs):
-        print(f"left out: {training.way.name} (needs {needs})")
-        return False
-    return True
+def print_peers(peers: Path | None) -> None:
+    pythons = {name: find_python(peers, name) for name in (*FAST[1:], *SLOW)}
+    print(describe_run({name: find_versions(at, name) for name, at in pythons.items() if at}))
+    for name, python in pythons.items():
+        if python is None:
+            print(f"left out: {name} (no environment: python bench/make_peers.py DIR {name})\n")
 
 
 def main() -> None:
     chosen = choose()
+    print_peers(chosen.peers)
     with tempfile.TemporaryDirectory(prefix="lowtide-bench-") as folder:
         texts = make_texts(chosen, Path(folder))
-        every = [
-            plan(text, trainer, chosen, Path(folder)) for text in texts for trainer in text.trainers
+        planned = [plan(text, trainer, chosen) for text in texts for trainer in text.trainers]
+        trainings = [
+            one for one in planned if one and is_wanted(one.runs.way.name, chosen.only, chosen.skip)
         ]
-        trainings = [one for one in every if chosen.skip not in one.way.name and is_present(one)]
-        ways = [training.way for training in trainings]
-        measured = {way.name: runs for way, runs in compare(ways, chosen.rounds)}
-        baseline = "gigatoken" if chosen.pattern == "gpt2" else "tokenizers"
-        print_times(trainings, measured, baseline)
-        all_equal = print_comparison(trainings, measured)
+        run_all(trainings, chosen.rounds)
+        print_times(trainings, "gigatoken" if chosen.pattern == "gpt2" else "tokenizers")
+        print_growth(trainings)
+        all_equal = print_comparison(trainings)
     sys.exit(0 if all_equal else 1)
 
 

@@ -20,6 +20,7 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import date
 
 import numpy as np
 import torch
@@ -215,6 +216,7 @@ def main() -> None:
     parser.add_argument("--curve", type=Path, help="a train.bin of uint16 ids")
     parser.add_argument("--steps", type=int, default=200, help="of the curves")
     chosen = parser.parse_args()
+    print(f"{date.today()}, {torch.cuda.get_device_name()}, torch {torch.__version__}\n")
     if chosen.curve:
         print_curves(chosen)
     else:

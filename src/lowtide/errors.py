@@ -1,20 +1,24 @@
 """Every error lowtide raises on purpose. Each carries a remedy that works, and an exit code.
 
-LowtideError            1    the work failed
-├── UsageError          2    wrong usage, unreadable settings, a folder that belongs to other work
-├── DoesNotFitError     3    refused beforehand: nothing was started
-├── DataError           1    an input cannot be read as what it says it is
-├── VerificationError   4    data on disk is not what its manifest promises
-├── StorageError        1    a disk said no: full, read-only, failing
-└── StoppedError        75   stopped cleanly; the same command goes on where it was
-    └── InterruptedRun  130  the same, by Ctrl-C
+LowtideError              1    the work failed
+├── UsageError            2    wrong usage, unreadable settings, a folder that belongs to other work
+├── DoesNotFitError       3    refused beforehand: nothing was started
+├── DataError             1    an input cannot be read as what it says it is
+│   └── SharedFaultError  1    a template or a tokenizer is at fault: every other input would fail as well
+├── VerificationError     4    data on disk is not what its manifest promises
+├── StorageError          1    a disk said no: full, read-only, failing
+└── StoppedError          75   stopped cleanly; the same command goes on where it was
+    └── InterruptedRun    130  the same, by Ctrl-C
 """
 
 from __future__ import annotations
 
 
 class LowtideError(Exception):
-    """A problem stated with its values, and a remedy. `remedy` is required: no error without a way out."""
+    """A `problem` stated with its values, and a `remedy`, which is required: no error without a way out.
+
+    `exit_code` is what the command leaves with.
+    """
 
     exit_code = 1
 
@@ -39,6 +43,10 @@ class DoesNotFitError(LowtideError):
 
 class DataError(LowtideError):
     """An input is damaged, of another kind, or holds what the policy does not allow."""
+
+
+class SharedFaultError(DataError):
+    """What all inputs go through is at fault, a template or a tokenizer: leaving one out mends nothing."""
 
 
 class VerificationError(LowtideError):

@@ -89,8 +89,9 @@ def test_2_when_the_command_is_wrong(
 def test_2_in_a_process_of_its_own(tmp_path: Path) -> None:
     refused = lowtide("tokenize", cwd=tmp_path)
     assert (refused.code, refused.out) == (2, "")
-    assert (
-        refused.err == "error: missing argument 'INPUT...'\nhint: see `lowtide tokenize --help`\n"
+    assert refused.err == (
+        "error: missing argument 'INPUT...'\n"
+        "hint: for example `lowtide tokenize corpus --out tokens`; see `lowtide tokenize --help`\n"
     )
 
 

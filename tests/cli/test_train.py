@@ -150,7 +150,7 @@ def test_without_torch_it_is_told_how_to_get_it(
     refused = call(capsys, *words)
     assert refused.code == 2
     assert "torch is not installed" in refused.problem
-    assert "lowtide[torch]" in refused.hint
+    assert "lowtide[train]" in refused.hint
 
 
 def test_a_tokenizer_that_did_not_make_the_data_is_refused(

@@ -65,7 +65,7 @@ def test_the_screen_shows_history_limit_and_the_heaviest(tmp_path: Path) -> None
     [
         ([], "nothing to watch"),
         (["--pid", "1", "--", "true"], "a command and a process cannot be watched at once"),
-        (["--limit", "many", "--", "true"], "'many' is not a size"),
+        (["--limit", "many", "--", "true"], "invalid value for '--limit': 'many' is not a size"),
         (["--limit", "0GB", "--", "true"], "--limit of 0GB is nothing"),
         (["--limit", "120%", "--", "true"], "'120%' is no share"),
         (["--pid", "4194999"], "there is no process 4194999"),

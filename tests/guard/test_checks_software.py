@@ -31,8 +31,8 @@ from lowtide.units import GIB, MIB
 NEEDED = [
     "click<9,>=8.2",
     "gigatoken==0.10.0",
-    'torch>=2.8; extra == "torch"',
-    'safetensors>=0.5; extra == "torch"',
+    'torch>=2.8; extra == "train"',
+    'safetensors>=0.5; extra == "train"',
     'wandb>=0.19; extra == "wandb"',
     'mypy>=1.14; extra == "test"',
 ]
@@ -83,7 +83,7 @@ def test_another_release_and_a_missing_library_are_problems_that_pip_mends() -> 
 def test_without_torch_the_extra_is_advised() -> None:
     here = {name: version for name, version in ALL.items() if name != "torch"}
     advised, rest = check_extras(libraries_of(NEEDED, here.get))
-    assert (advised.level, advised.remedy) == ("advice", "`pip install 'lowtide[torch]'`")
+    assert (advised.level, advised.remedy) == ("advice", "`pip install 'lowtide[train]'`")
     assert rest.level == "ok"
 
 

@@ -68,7 +68,7 @@ def test_the_first_loss_is_transformers_own_and_it_falls(place: Path, tmp_path: 
     assert losses[0] == pytest.approx(wanted, rel=1e-4)
     assert sum(losses[-5:]) / 5 < losses[0] - 0.05
     assert len(losses) == steps_for(70, window_count=dataset.window_count, windows_per_step=32)
-    assert f"from the weights of {place / 'theirs'}: learning rate 0.0001 after" in ended.err
+    assert f"from the weights of {place / 'theirs'}: learning rate 0.00035 after" in ended.err
     assert "down to 0; weight decay 0.01; 70 epochs" in ended.err
 
 
@@ -81,7 +81,7 @@ def test_settings_that_nobody_asked_for(place: Path) -> None:
     assert settings.windows_per_step == 32
     assert settings.epochs == 3
     assert settings.steps == math.ceil(3 * windows / 32)
-    assert settings.learning_rate == pytest.approx(1e-4)
+    assert settings.learning_rate == pytest.approx(3.5e-4)
     assert settings.final_learning_rate == 0
     assert settings.weight_decay == 0.01
     assert settings.warmup_steps == int(0.03 * settings.steps)

@@ -105,6 +105,31 @@ def test_steps_follow_one_another_and_the_last_batch_of_a_file_is_short(scene: S
     assert again.done == 3
 
 
+def test_tokens_are_counted_over_files_as_they_were_trained_on(
+    scene: Scene, tmp_path: Path
+) -> None:
+    """Resumed inside the second file as well as not."""
+    for number, count in enumerate((19, 22)):
+        scene.put(f"{number}.jsonl", count, seed=number)
+    _, heard = scene.train(tmp_path / "whole")
+    first, second = entries(tmp_path / "whole")
+    assert first.windows % 4, "else no last step is short"
+    told = {one.step: one.tokens for one in heard.events if isinstance(one, Stepped)}
+    assert told[first.last_step] == first.windows * 96
+    assert told[first.last_step + 1] == (first.windows + min(4, second.windows)) * 96
+    assert told[second.last_step] == (first.windows + second.windows) * 96
+    assert second.steps > 1, "else nothing is left for a second call"
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Stepped) and event.step == first.last_step + 1:
+            (scene.run / ".stop").touch()
+
+    with pytest.raises(StoppedError):
+        scene.train(listen=listen)
+    scene.train()
+    assert told_of(scene.run) == told_of(tmp_path / "whole")
+
+
 def test_what_cannot_be_read_is_told_and_blocks_nothing(scene: Scene) -> None:
     good = (
         '{"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}\n'

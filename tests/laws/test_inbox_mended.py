@@ -16,13 +16,14 @@ import pytest
 from lowtide.errors import (
     DataError,
     LowtideError,
+    SharedFaultError,
     StoppedError,
     StorageError,
     UsageError,
     VerificationError,
 )
 from lowtide.events import Event, Note, Stepped
-from lowtide.pipeline.inbox import shelf, story
+from lowtide.pipeline.inbox import shelf, story, tokenize_child
 from lowtide.training.run_folder import RunRecord, write_run_record
 from tests.commands import call
 from tests.pipeline.inboxes import Scene, entries, make_scene, stages, work_left
@@ -107,7 +108,7 @@ ENDLESS = (
     [
         (Path.unlink, UsageError, "mine.jinja"),
         (lambda path: path.write_text("{{ messages }}"), UsageError, "another than when the run"),
-        (None, DataError, "template .*mine.jinja"),
+        (None, SharedFaultError, "a.jsonl, line 1: template .*mine.jinja"),
     ],
     ids=["gone", "changed", "endless"],
 )
@@ -125,6 +126,21 @@ def test_a_template_is_no_files_fault(
     with pytest.raises(kind, match=problem):
         scene.train(listen=listen)
     assert stages(scene.run) == [("a.jsonl", "taken")]
+
+
+@pytest.mark.parametrize(
+    ("error", "is_the_files"),
+    [
+        (DataError("template of a letter.jsonl is no JSON", remedy="mend it"), True),
+        (UsageError("no such column", remedy="name another"), True),
+        (SharedFaultError("whatever it says", remedy="mend the template"), False),
+        (StorageError("the disk is full", remedy="make room"), False),
+    ],
+)
+def test_whose_fault_it_is_follows_from_the_error_and_not_from_its_words(
+    error: LowtideError, is_the_files: bool
+) -> None:
+    assert tokenize_child.is_the_files_fault(error) == is_the_files
 
 
 def test_a_child_that_dies_ends_the_run_and_not_the_file(scene: Scene) -> None:
@@ -296,3 +312,14 @@ def test_a_run_over_an_inbox_and_one_over_a_dataset_are_told_apart(
     ended = call(capsys, *trained.arguments(tmp_path))
     assert ended.code == 2
     assert "is a run over a dataset, not over an inbox" in ended.problem
+
+
+def test_a_plan_does_not_hide_that_another_start_is_named(
+    scene: Scene, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The checkpoints of the run win: who names another start must not think that it is used."""
+    scene.put("a.jsonl")
+    assert call(capsys, *scene.arguments()).code == 0
+    refused = call(capsys, *scene.arguments(None, "--init", str(scene.folder / "elsewhere")))
+    assert refused.code == 2
+    assert "began from weights that were drawn" in refused.err

@@ -89,7 +89,7 @@ def test_data_that_is_too_little_holds_the_model_down() -> None:
     assert made.chosen.name == "gpt2-micro"
     assert "tokens a parameter" in made.reason
     tiny = plan("H200", tokens=100_000)
-    assert tiny.chosen.name == "gpt2-nano"
+    assert tiny.chosen.name == "gpt2-pico"
     assert "too little" in tiny.reason
 
 
@@ -174,7 +174,7 @@ def test_a_model_that_does_not_fit_is_refused_and_the_advice_works() -> None:
 def test_where_no_context_helps_a_card_is_advised() -> None:
     huge = replace(STORY, vocabulary_size=200_000)
     tight = choose_machine(vram="900MiB")
-    with pytest.raises(DoesNotFitError, match="gpt2-nano needs") as told:
+    with pytest.raises(DoesNotFitError, match="gpt2-pico needs") as told:
         make_plan(huge, tight, Wishes())
     advised = re.search(r"`--gpu '(.+?)'`", told.value.remedy)
     assert advised

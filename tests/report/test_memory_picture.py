@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.errors import UsageError
-from lowtide.report.comparison import lay_out, show_comparison, show_ways
+from lowtide.report.comparison import lay_out, show_comparison, show_passing_lines
 from lowtide.report.memory_picture import (
     MemoryCurve,
     check_picture_file,
@@ -177,7 +177,7 @@ def test_what_a_way_or_a_path_is_called_cannot_steer_the_terminal(
     table = ("t", HEADER, [("a", "failed: \x1b[2J", *WIDEST[2:])])
     show_comparison([("s", "\x1b")], [table], ["kept: \u202e"], {}, as_json=False)
     stream = io.StringIO()
-    with show_ways(stream) as tell:
+    with show_passing_lines(stream) as tell:
         tell("failed: \x1b[2J", False)
     told = capsys.readouterr().out + stream.getvalue()
     assert "\x1b" not in told
@@ -186,7 +186,7 @@ def test_what_a_way_or_a_path_is_called_cannot_steer_the_terminal(
 
 def test_elsewhere_than_on_a_terminal_only_lines_that_stay_are_told_at_once() -> None:
     stream = io.StringIO()
-    with show_ways(stream) as tell:
+    with show_passing_lines(stream) as tell:
         tell("passing", True)
         tell("it stays", False)
     assert stream.getvalue() == "it stays\n"

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import pytest
 
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import SharedFaultError, UsageError
 from lowtide.tokenizer.encode import EncodedBlock, Encoder, EncodeSettings
 from lowtide.tokenizer.learnt_tokens import find_learnt, measure_tokens
 from lowtide.tokenizer.vocabulary import Vocabulary, from_json, load_vocabulary
@@ -70,5 +70,5 @@ def test_tokens_that_do_not_add_up_are_an_error_and_no_guess() -> None:
     spans = np.array([[0, 3]])
     lengths = measure_tokens(settings)
     assert find_learnt(encoded, spans, lengths=lengths, text_bytes=10).tolist() == [1, 0, 0]
-    with pytest.raises(DataError, match="do not add up"):
+    with pytest.raises(SharedFaultError, match="do not add up"):
         find_learnt(short, spans, lengths=lengths, text_bytes=10)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import sys
 from pathlib import Path
 from typing import NoReturn
 
@@ -19,6 +20,7 @@ from lowtide.training.checkpoint import (
     find_checkpoints,
     load_checkpoint,
     load_model,
+    open_weights,
     prune,
     remove_partial,
     step_of,
@@ -217,3 +219,17 @@ def test_a_model_of_another_shape_is_refused(tmp_path: Path) -> None:
     other = SHAPE.with_data(vocabulary_size=SHAPE.vocabulary_size, context=8)
     with pytest.raises(VerificationError, match="another shape"):
         load_model(path, GPT(other))
+
+
+def test_without_safetensors_the_line_that_brings_it_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """torch may have come another way than by the extra; a checkpoint is written without it, and read later."""
+    monkeypatch.setitem(sys.modules, "safetensors", None)
+    path = save(tmp_path, 3)
+    for use in (lambda: load_model(path, GPT(SHAPE)), lambda: open_weights(path)):
+        with pytest.raises(UsageError, match="safetensors, which is not installed") as refused:
+            use()
+        assert "pip install 'lowtide[train]'" in refused.value.remedy
+    monkeypatch.undo()
+    load_model(path, GPT(SHAPE))

@@ -83,7 +83,7 @@ def test_eight_bits_without_torchao_are_refused_with_what_to_install(
     monkeypatch.setitem(sys.modules, "torchao.optim", None)
     with pytest.raises(UsageError) as refused:
         make_optimizer(lively(SHAPE), LEANEST)
-    assert "lowtide[lean]" in refused.value.remedy
+    assert "lowtide[gpu]" in refused.value.remedy
 
 
 @pytest.fixture

@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from typing import TYPE_CHECKING, Literal
 
 import click
 
 from lowtide.errors import UsageError
-from lowtide.units import parse_count
+from lowtide.units import parse_bytes, parse_count
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     _IntType = click.ParamType[int]
+    _TextType = click.ParamType[str]
+    _FloatType = click.ParamType[float]
 else:
     _IntType = click.ParamType  # click 8.1's takes no type
+    _TextType = click.ParamType
+    _FloatType = click.ParamType
+
+
+_BELOW_ZERO = re.compile(r"\s*-\s*\d")
+_SHARE = re.compile(r"\s*[\d.]+\s*%\s*")
+
+
+class BadValue(click.BadParameter):
+    """A value that is refused with a remedy of its own."""
+
+    def __init__(
+        self, error: UsageError, param: click.Parameter | None, ctx: click.Context | None
+    ) -> None:
+        super().__init__(error.problem, ctx=ctx, param=param)
+        self.remedy = error.remedy
 
 
 class CountType(_IntType):
@@ -26,9 +47,46 @@ class CountType(_IntType):
         if isinstance(value, int):
             return value
         try:
+            if _BELOW_ZERO.match(value):
+                raise UsageError(
+                    f"{value} is below zero", remedy="write a number such as 10 or 10k"
+                )
             return parse_count(value)
         except UsageError as error:
-            self.fail(f"{error.problem}; {error.remedy}", param, ctx)
+            raise BadValue(error, param, ctx) from error
+
+
+class SizeType(_TextType):
+    """`512MiB`, `6GB`, and with `share` also `50%`; stays text, for the command knows of what it is a share."""
+
+    name = "size"
+
+    def __init__(self, *, share: bool) -> None:
+        self._share = share
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            if not (self._share and _SHARE.fullmatch(value)):
+                parse_bytes(value)
+        except UsageError as error:
+            raise BadValue(error, param, ctx) from error
+        return value
+
+
+class ShareType(_FloatType):
+    """`0.05` or `5%`; whether such a share can be taken is for the command to say."""
+
+    name = "share"
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            if isinstance(value, str) and _SHARE.fullmatch(value):
+                return float(value.strip().removesuffix("%")) / 100
+            return float(value)
+        except ValueError:
+            self.fail(f"{value!r} is no share; write it as 0.05 or as 5%", param, ctx)
 
 
 class SeedType(_IntType):
@@ -64,7 +122,51 @@ class SizesType(click.ParamType):  # type: ignore[type-arg]
         return tuple(COUNT.convert(part.strip(), param, ctx) for part in value.split(","))
 
 
+class PlaceType(_TextType):
+    """A path, which a shell completes. Whether it is there is for the command to say."""
+
+    def __init__(self, kind: Literal["file", "dir"]) -> None:
+        self.name = "path"
+        self._kind = kind
+
+    def shell_complete(
+        self,
+        ctx: click.Context,  # noqa: ARG002 - click's signature
+        param: click.Parameter,  # noqa: ARG002
+        incomplete: str,
+    ) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        return [CompletionItem(incomplete, type=self._kind)]
+
+
+class TokenizerType(_TextType):
+    """A name or a path; a shell completes both."""
+
+    name = "text"
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        from click.shell_completion import CompletionItem
+
+        known = [name for name in TOKENIZERS if name.startswith(incomplete)]
+        if known:
+            return [CompletionItem(name) for name in known]
+        return FILE.shell_complete(ctx, param, incomplete)
+
+
+TOKENIZERS = ("gpt2", "cl100k_base", "o200k_base")
 COUNT = CountType()
+SIZE = SizeType(share=False)
+SHARE = ShareType()
+SIZE_OR_SHARE = SizeType(share=True)
+FILE = PlaceType("file")
+"""A file, or a folder: a shell offers both."""
+FOLDER = PlaceType("dir")
+TOKENIZER = TokenizerType()
+PID = click.IntRange(1, 2**31 - 1)
+DEVICE = click.Choice(["cuda", "cpu"])
 SIZES = SizesType()
 SEED = SeedType()
 FORMAT = click.Choice(["npy", "nanogpt", "llmc", "megatron"])
@@ -73,15 +175,39 @@ WINDOWS = click.Choice(["contiguous", "document"])
 EOT = click.Choice(["end", "start", "none"])
 tokenizer_option = click.option(
     "--tokenizer",
+    type=TOKENIZER,
+    metavar="NAME|PATH",
     default="gpt2",
     show_default=True,
     help="gpt2, cl100k_base, o200k_base, a tokenizer.json, a folder with one, or a .tiktoken file.",
 )
 column_option = click.option(
-    "--column", default="text", show_default=True, help="Field or column that holds the text."
+    "--column",
+    metavar="NAME",
+    default="text",
+    show_default=True,
+    help="Field or column that holds the text.",
 )
+peer_tokenizer_option = click.option(
+    "--tokenizer",
+    type=TOKENIZER,
+    metavar="NAME|PATH",
+    help="Tokenizer of a peer's files, which do not name it.",
+)
+memory_option = click.option(
+    "--memory",
+    type=SIZE_OR_SHARE,
+    metavar="SIZE",
+    help="Budget such as 1GiB or 50%.  [default: a modest share]",
+)
+workers_option = click.option(
+    "--workers", type=COUNT, metavar="N", help="Most threads to use.  [default: all cores that fit]"
+)
+json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+quiet_option = click.option("--quiet", is_flag=True, help="No progress and no notes.")
 separator_option = click.option(
     "--separator",
+    metavar="TEXT",
     default="file",
     show_default=True,
     help="What separates documents in text files: file, line, blank-line, or a literal "

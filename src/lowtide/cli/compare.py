@@ -7,15 +7,41 @@ from pathlib import Path
 
 import click
 
-from lowtide.cli.choices import column_option, debug_option, separator_option, tokenizer_option
+from lowtide.cli.choices import (
+    FILE,
+    FOLDER,
+    SIZE,
+    column_option,
+    debug_option,
+    separator_option,
+    tokenizer_option,
+)
+from lowtide.cli.command import Command, examples
 from lowtide.pipeline.comparing.stops import listen_for_the_end
 
 
-@click.command("compare", epilog="Nothing is left behind, not even when it is interrupted.")
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
-@click.option("--sample", default="200MB", show_default=True, metavar="SIZE", help="Text to take.")
+@click.command(
+    "compare",
+    cls=Command,
+    epilog=examples(
+        "lowtide compare corpus",
+        "lowtide compare corpus --sample 50MB --limit 512MiB --out memory.html",
+        "lowtide compare corpus --ways list,lowtide",
+        read_on="docs/compare.md",
+        note="Nothing is left behind, not even when it is interrupted.",
+    ),
+)
+@click.argument("inputs", nargs=-1, required=True, type=FILE, metavar="INPUT...")
 @click.option(
-    "--limit", default="1GiB", show_default=True, metavar="SIZE", help="Memory of each way's box."
+    "--sample", type=SIZE, default="200MB", show_default=True, metavar="SIZE", help="Text to take."
+)
+@click.option(
+    "--limit",
+    type=SIZE,
+    default="1GiB",
+    show_default=True,
+    metavar="SIZE",
+    help="Memory of each way's box.",
 )
 @click.option(
     "--ways",
@@ -25,7 +51,9 @@ from lowtide.pipeline.comparing.stops import listen_for_the_end
 @tokenizer_option
 @column_option
 @separator_option
-@click.option("--out", metavar="FILE", help="Write a picture there: FILE.html or FILE.svg.")
+@click.option(
+    "--out", type=FILE, metavar="FILE", help="Write a picture there: FILE.html or FILE.svg."
+)
 @click.option(
     "--timeout",
     type=float,
@@ -34,7 +62,12 @@ from lowtide.pipeline.comparing.stops import listen_for_the_end
     metavar="SECONDS",
     help="End a way after this time.",
 )
-@click.option("--work", metavar="DIR", help="Where the sample lies meanwhile.  [default: system's]")
+@click.option(
+    "--work",
+    type=FOLDER,
+    metavar="DIR",
+    help="Where the sample lies meanwhile.  [default: system's]",
+)
 @click.option("--keep", is_flag=True, help="Keep the sample and all that the ways wrote.")
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 @debug_option
@@ -62,7 +95,7 @@ def compare_command(
         from lowtide.memory.limits import machine_limit
         from lowtide.pipeline.compare import CompareSettings, compare
         from lowtide.pipeline.comparing import words
-        from lowtide.report.comparison import show_comparison, show_ways
+        from lowtide.report.comparison import show_comparison, show_passing_lines
         from lowtide.report.memory_picture import check_picture_file, show_picture
         from lowtide.units import parse_bytes
 
@@ -80,7 +113,7 @@ def compare_command(
             keep=keep,
         )
         machine, environ = machine_limit(slurm=os.environ), os.environ
-        with show_ways() as tell:
+        with show_passing_lines() as tell:
             found = compare(
                 inputs,
                 settings,

@@ -6,12 +6,25 @@ import os
 
 import click
 
-from lowtide.cli.choices import debug_option
+from lowtide.cli.choices import FOLDER, debug_option
+from lowtide.cli.command import Command, examples
 
 
-@click.command("doctor")
+@click.command(
+    "doctor",
+    cls=Command,
+    epilog=examples(
+        "lowtide doctor",
+        "lowtide doctor --path /data --quick",
+        read_on="docs/doctor.md",
+    ),
+)
 @click.option(
-    "--path", metavar="DIR", default=".", help="Where files will go.  [default: the current folder]"
+    "--path",
+    type=FOLDER,
+    metavar="DIR",
+    default=".",
+    help="Where files will go.  [default: the current folder]",
 )
 @click.option("--quick", is_flag=True, help="Leave out what takes seconds: disk speed and torch.")
 @click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON.")

@@ -2,31 +2,51 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 from click.core import ParameterSource
 
-from lowtide.cli.choices import COUNT, EOT, EXPORTS, debug_option
+from lowtide.cli.choices import (
+    COUNT,
+    EOT,
+    EXPORTS,
+    FILE,
+    FOLDER,
+    debug_option,
+    json_option,
+    peer_tokenizer_option,
+)
+from lowtide.cli.command import Command, examples
 from lowtide.errors import UsageError
 
 if TYPE_CHECKING:
     from lowtide.shards.layout import Format, Placement
 
 
-@click.command("export")
-@click.argument("path", metavar="DIR")
+@click.command(
+    "export",
+    cls=Command,
+    epilog=examples(
+        "lowtide export tokens --to llmc --out for-llmc",
+        "lowtide export tokens --to nanogpt --out for-nanogpt",
+        "lowtide export run --to huggingface --out model",
+        read_on="docs/reference.md, under the folder of a dataset, and docs/training.md",
+    ),
+)
+@click.argument("path", type=FILE, metavar="DIR")
 @click.option("--to", "to_format", type=EXPORTS, required=True, help="Layout to write.")
-@click.option("--out", required=True, metavar="DIR2", help="New or empty folder.")
+@click.option("--out", required=True, type=FOLDER, metavar="DIR2", help="New or empty folder.")
 @click.option(
     "--shard-tokens", type=COUNT, default="100M", show_default=True, help="Tokens in a full shard."
 )
 @click.option(
     "--eot", type=EOT, help="Move the end-of-text token.  [default: where its readers expect it]"
 )
-@click.option("--tokenizer", help="Tokenizer of a peer's files, which do not name it.")
-@click.option("--step", type=COUNT, help="Checkpoint of a run.  [default: the newest]")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@peer_tokenizer_option
+@click.option("--step", type=COUNT, metavar="N", help="Checkpoint to use.  [default: the newest]")
+@json_option
 @debug_option
 def export_command(
     path: str,
@@ -47,6 +67,8 @@ def export_command(
     With --to huggingface, DIR is the folder of a training run, and DIR2 opens in transformers.
     """
     _refuse_strangers(to_format)
+    if Path(out).is_file():
+        raise UsageError(f"{out} is a file", remedy="pass a new or empty folder as `--out`")
     if to_format == "huggingface":
         from lowtide.dataset.token_dataset import need_torch
 

@@ -8,15 +8,38 @@ from pathlib import Path
 
 import click
 
-from lowtide.cli.choices import COUNT, WINDOWS, debug_option
+from lowtide.cli.choices import (
+    COUNT,
+    FILE,
+    WINDOWS,
+    debug_option,
+    json_option,
+    peer_tokenizer_option,
+)
+from lowtide.cli.command import Command, examples
 from lowtide.errors import VerificationError
 
 
-@click.command("inspect")
-@click.argument("path", metavar="DIR")
-@click.option("--tokenizer", help="Tokenizer of a peer's files, which do not name it.")
+@click.command(
+    "inspect",
+    cls=Command,
+    epilog=examples(
+        "lowtide inspect tokens",
+        "lowtide inspect tokens --loader --context 1024 --batch 32",
+        "lowtide inspect data/train.bin --tokenizer gpt2",
+        read_on="docs/loading.md and docs/examples.md",
+    ),
+)
+@click.argument("path", type=FILE, metavar="DIR")
+@peer_tokenizer_option
 @click.option("--loader", is_flag=True, help="Run a loader for a few seconds and measure it.")
-@click.option("--split", default="train", show_default=True, help="Split that the loader reads.")
+@click.option(
+    "--split",
+    metavar="NAME",
+    default="train",
+    show_default=True,
+    help="Split that the loader reads.",
+)
 @click.option("--context", type=COUNT, default=1024, show_default=True, help="Tokens in a window.")
 @click.option("--batch", type=COUNT, default=32, show_default=True, help="Windows in a batch.")
 @click.option(
@@ -24,8 +47,10 @@ from lowtide.errors import VerificationError
     type=WINDOWS,
     help="Kind of window.  [default: document for examples, else contiguous]",
 )
-@click.option("--seconds", type=float, default=3.0, show_default=True, help="How long it runs.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option(
+    "--seconds", type=float, metavar="N", default=3.0, show_default=True, help="How long it runs."
+)
+@json_option
 @debug_option
 def inspect_command(
     path: str,

@@ -8,9 +8,14 @@ import sys
 import click
 
 from lowtide import __version__
+from lowtide.cli.choices import FILE
 from lowtide.cli.compare import compare_command
+from lowtide.cli.completion import completion_command
+from lowtide.cli.config import config_command
+from lowtide.cli.demo import demo_command
 from lowtide.cli.doctor import doctor_command
 from lowtide.cli.export import export_command
+from lowtide.cli.group import Commands
 from lowtide.cli.inspect import inspect_command
 from lowtide.cli.plan import plan_command
 from lowtide.cli.report import report_command
@@ -18,6 +23,7 @@ from lowtide.cli.sample import sample_command
 from lowtide.cli.tokenize import tokenize_command
 from lowtide.cli.train import train_command
 from lowtide.cli.train_tokenizer import train_tokenizer_command
+from lowtide.cli.usage import usage_words
 from lowtide.cli.verify import verify_command
 from lowtide.cli.watch import watch_command_line
 from lowtide.cli.why import why_command
@@ -32,15 +38,23 @@ Exit codes: 0 done, 1 failed, 2 wrong usage, 3 does not fit (nothing started),
 
 
 @click.group(
+    cls=Commands,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=EXIT_CODES,
 )
 @click.version_option(__version__, prog_name="lowtide")
 @click.option("--debug", is_flag=True, expose_value=False, help="Show the traceback of an error.")
-def cli() -> None:
+@click.option(
+    "--config",
+    type=FILE,
+    metavar="FILE",
+    help="Settings to use as defaults.  [default: lowtide.toml, if there is one]",
+)
+def cli(config: str | None) -> None:  # each command reads it
     """From raw text to a trained GPT, inside a memory budget you name."""
 
 
+cli.add_command(demo_command)
 cli.add_command(train_tokenizer_command)
 cli.add_command(tokenize_command)
 cli.add_command(plan_command)
@@ -54,6 +68,8 @@ cli.add_command(watch_command_line)
 cli.add_command(why_command)
 cli.add_command(compare_command)
 cli.add_command(doctor_command)
+cli.add_command(config_command)
+cli.add_command(completion_command)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -72,11 +88,11 @@ def _run(arguments: list[str]) -> int:
             import traceback
 
             traceback.print_exception(error)
-        return _tell(error)
+        return _tell(error, arguments)
     return code if isinstance(code, int) else 0
 
 
-def _tell(error: BaseException) -> int:
+def _tell(error: BaseException, arguments: list[str]) -> int:
     """Say what went wrong and what to do about it, on stderr; the exit code that goes with it."""
     code = 1
     if isinstance(error, LowtideError):
@@ -85,7 +101,7 @@ def _tell(error: BaseException) -> int:
         if _is_bare_call(error):
             error.show()
             return error.exit_code
-        problem, remedy, code = *_usage_words(error), error.exit_code
+        problem, remedy, code = *usage_words(error, arguments), error.exit_code
     elif isinstance(error, click.Abort | KeyboardInterrupt):
         problem, remedy, code = "interrupted", "run the same command again to go on", 130
     elif isinstance(error, BrokenPipeError):
@@ -110,14 +126,6 @@ def _tell(error: BaseException) -> int:
 def _is_bare_call(error: click.ClickException) -> bool:
     """`lowtide` alone: click answers with the help, as an error."""
     return type(error).__name__ == "NoArgsIsHelpError"  # older releases have no such class
-
-
-def _usage_words(error: click.ClickException) -> tuple[str, str]:
-    """click's sentence in our form: small letter, no full stop, the command whose help says more."""
-    message = error.format_message().strip().removesuffix(".")
-    context = error.ctx if isinstance(error, click.UsageError) else None
-    command = context.command_path if context else "lowtide"
-    return message[:1].lower() + message[1:], f"see `{command} --help`"
 
 
 def _print_any_text() -> None:

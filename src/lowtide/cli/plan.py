@@ -7,20 +7,44 @@ from pathlib import Path
 
 import click
 
-from lowtide.cli.choices import COUNT, debug_option
+from lowtide.cli.choices import COUNT, FILE, SIZE, debug_option, peer_tokenizer_option
+from lowtide.cli.command import Command, examples
 
 
-@click.command("plan")
-@click.argument("data", metavar="DATA")
-@click.option("--model", help="Plan for this model alone, such as gpt2 or gpt2-medium.")
-@click.option("--gpu", help="Card to plan for, such as 'RTX 4070'.  [default: the one found here]")
-@click.option("--vram", metavar="SIZE", help="Memory of the card, such as 12GiB.")
+@click.command(
+    "plan",
+    cls=Command,
+    epilog=examples(
+        "lowtide plan tokens",
+        "lowtide plan tokens --gpu 'RTX 4070' --hours 24",
+        "lowtide plan tokens --model gpt2 --write plan.toml",
+        "lowtide train tokens --plan plan.toml --out run",
+        read_on="docs/planning.md",
+    ),
+)
+@click.argument("data", type=FILE, metavar="DATA")
+@click.option(
+    "--model", metavar="NAME", help="Plan for this model alone, such as gpt2 or gpt2-medium."
+)
+@click.option(
+    "--gpu",
+    metavar="NAME",
+    help="Card to plan for, such as 'RTX 4070'.  [default: the one found here]",
+)
+@click.option("--vram", type=SIZE, metavar="SIZE", help="Memory of the card, such as 12GiB.")
 @click.option("--context", type=COUNT, help="Tokens in a window.  [default: 1024]")
-@click.option("--hours", type=float, help="Time there is: the largest model that it is enough for.")
+@click.option(
+    "--hours",
+    type=float,
+    metavar="N",
+    help="Time there is: the largest model that it is enough for.",
+)
 @click.option("--tokens", type=COUNT, help="Tokens to train on.  [default: 20 for each parameter]")
 @click.option("--batch-tokens", type=COUNT, help="Tokens of one step.  [default: by size]")
-@click.option("--tokenizer", help="Tokenizer of a peer's files, which do not name it.")
-@click.option("--write", metavar="FILE", help="Write the plan there, for `train` to read.")
+@peer_tokenizer_option
+@click.option(
+    "--write", type=FILE, metavar="FILE", help="Write the plan there, for `train` to read."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 @debug_option
 def plan_command(

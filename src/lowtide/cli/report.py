@@ -6,12 +6,23 @@ from pathlib import Path
 
 import click
 
-from lowtide.cli.choices import debug_option
+from lowtide.cli.choices import FILE, debug_option
+from lowtide.cli.command import Command, examples
 
 
-@click.command("report")
-@click.argument("run", metavar="RUN")
-@click.option("--out", metavar="FILE", help="Write the page there.  [default: RUN/report.html]")
+@click.command(
+    "report",
+    cls=Command,
+    epilog=examples(
+        "lowtide report run",
+        "lowtide report tokens --out tokens.html",
+        read_on="docs/report.md",
+    ),
+)
+@click.argument("run", type=FILE, metavar="RUN")
+@click.option(
+    "--out", type=FILE, metavar="FILE", help="Write the page there.  [default: RUN/report.html]"
+)
 @click.option("--json", "as_json", is_flag=True, help="Print what the page says as JSON.")
 @debug_option
 def report_command(run: str, out: str | None, as_json: bool) -> None:

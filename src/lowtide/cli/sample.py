@@ -6,23 +6,45 @@ import sys
 
 import click
 
-from lowtide.cli.choices import COUNT, SEED, debug_option
+from lowtide.cli.choices import COUNT, DEVICE, FOLDER, SEED, debug_option, json_option
+from lowtide.cli.command import Command, examples
 
 
-@click.command("sample")
-@click.argument("path", metavar="RUN")
+@click.command(
+    "sample",
+    cls=Command,
+    epilog=examples(
+        "lowtide sample run --prompt 'The tide'",
+        "lowtide sample run --prompt 'The tide' --samples 3 --temperature 1 --top-k 50",
+        "… | lowtide sample run --prompt - --count 200",
+        read_on="docs/training.md",
+    ),
+)
+@click.argument("path", type=FOLDER, metavar="RUN")
 @click.option("--prompt", required=True, metavar="TEXT", help="What to go on from; - reads stdin.")
 @click.option("--count", type=COUNT, default=100, show_default=True, help="Most tokens to add.")
 @click.option(
-    "--temperature", type=float, default=0.8, show_default=True, help="0 takes the likeliest token."
+    "--temperature",
+    type=float,
+    metavar="N",
+    default=0.8,
+    show_default=True,
+    help="0 takes the likeliest token.",
 )
 @click.option("--top-k", type=COUNT, metavar="N", help="Draw from the N likeliest tokens.")
 @click.option("--top-p", type=float, metavar="P", help="Draw from the likeliest that make up P.")
-@click.option("--seed", type=SEED, default=0, show_default=True, help="Another seed, another text.")
+@click.option(
+    "--seed",
+    type=SEED,
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Another seed, another text.",
+)
 @click.option("--samples", type=COUNT, default=1, show_default=True, help="How many texts.")
-@click.option("--step", type=int, help="Checkpoint to use.  [default: the newest]")
-@click.option("--device", type=click.Choice(["cpu", "cuda"]), help="[default: a GPU with room]")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--step", type=COUNT, metavar="N", help="Checkpoint to use.  [default: the newest]")
+@click.option("--device", type=DEVICE, help="Where to run.  [default: a GPU with room]")
+@json_option
 @debug_option
 def sample_command(
     path: str,

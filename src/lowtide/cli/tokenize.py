@@ -9,18 +9,42 @@ import click
 from lowtide.cli.choices import (
     COUNT,
     EOT,
+    FILE,
+    FOLDER,
     FORMAT,
+    SHARE,
     debug_option,
+    json_option,
+    memory_option,
+    quiet_option,
     separator_option,
     tokenizer_option,
+    workers_option,
 )
+from lowtide.cli.command import Command, examples
+from lowtide.cli.inputs import check_inputs
 from lowtide.pipeline.stop_signals import listen_for_stops
 
 
-@click.command("tokenize", epilog="Run the same command again to go on after any interruption.")
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.command(
+    "tokenize",
+    cls=Command,
+    epilog=examples(
+        "lowtide tokenize corpus --out tokens",
+        "lowtide tokenize 'data/**/*.parquet' --column content --out tokens",
+        "lowtide tokenize chats.jsonl --examples chat --out tokens",
+        "lowtide tokenize corpus --out tokens --memory 512MiB --dry-run",
+        read_on="docs/concepts.md and docs/examples.md",
+        note="Run the same command again to go on after any interruption.",
+    ),
+)
+@click.argument("inputs", nargs=-1, required=True, type=FILE, metavar="INPUT...")
 @click.option(
-    "--out", required=True, metavar="DIR", help="Folder for the shards; new, empty, or to go on in."
+    "--out",
+    required=True,
+    type=FOLDER,
+    metavar="DIR",
+    help="Folder for the shards; new, empty, or to go on in.",
 )
 @tokenizer_option
 @click.option(
@@ -30,10 +54,8 @@ from lowtide.pipeline.stop_signals import listen_for_stops
     " [default: text]",
 )
 @separator_option
-@click.option(
-    "--memory", metavar="SIZE", help="Budget such as 1GiB or 50%.  [default: a modest share]"
-)
-@click.option("--workers", type=int, help="Most threads to use.  [default: all cores that fit]")
+@memory_option
+@workers_option
 @click.option(
     "--format", type=FORMAT, default="npy", show_default=True, help="Layout of the shards."
 )
@@ -41,7 +63,11 @@ from lowtide.pipeline.stop_signals import listen_for_stops
     "--shard-tokens", type=COUNT, default="100M", show_default=True, help="Tokens in a full shard."
 )
 @click.option(
-    "--val", type=float, default=0.0005, show_default=True, help="Share held out for validation."
+    "--val",
+    type=SHARE,
+    default=0.0005,
+    show_default=True,
+    help="Share held out for validation.",
 )
 @click.option(
     "--split",
@@ -76,6 +102,7 @@ from lowtide.pipeline.stop_signals import listen_for_stops
 )
 @click.option(
     "--template",
+    type=FILE,
     metavar="NAME|FILE",
     help="chatml, plain, or a Jinja chat template.  [default: chatml; plain for completion]",
 )
@@ -94,8 +121,8 @@ from lowtide.pipeline.stop_signals import listen_for_stops
 @click.option(
     "--dry-run", is_flag=True, help="Estimate size, time, disk and memory; write nothing."
 )
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("--quiet", is_flag=True, help="No progress and no notes.")
+@json_option
+@quiet_option
 @debug_option
 def tokenize_command(
     inputs: tuple[str, ...],
@@ -113,6 +140,7 @@ def tokenize_command(
     INPUT is a file, a folder or a glob: text, JSONL, Parquet or Arrow; text and JSONL also as .gz and .zst.
     A single - is text from standard input, which cannot be resumed.
     """
+    check_inputs(inputs, quiet=quiet)
     # Arrow's own allocator keeps what it frees and reserves 1 GiB; it asks once, when it is loaded.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from lowtide.memory.budget import choose_budget

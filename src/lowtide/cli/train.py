@@ -9,7 +9,19 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lowtide.cli.choices import COUNT, SEED, debug_option
+from lowtide.cli.choices import (
+    COUNT,
+    DEVICE,
+    FILE,
+    FOLDER,
+    SEED,
+    SIZE_OR_SHARE,
+    debug_option,
+    json_option,
+    peer_tokenizer_option,
+    quiet_option,
+)
+from lowtide.cli.command import Command, examples
 from lowtide.errors import UsageError
 from lowtide.pipeline.stop_signals import listen_for_stops
 
@@ -17,17 +29,48 @@ if TYPE_CHECKING:
     from lowtide.pipeline.choose_run import Asked
 
 
-@click.command("train", epilog="Run the same command again to go on after any interruption.")
-@click.argument("data", metavar="DATA", required=False)
-@click.option("--out", required=True, metavar="RUN", help="Folder of the run; new, or to go on in.")
+@click.command(
+    "train",
+    cls=Command,
+    epilog=examples(
+        "lowtide train tokens --out run",
+        "lowtide train tokens --model gpt2 --epochs 1 --memory 8GiB --out run",
+        "lowtide train tokens --init pretrained --out tuned",
+        "lowtide train --inbox batches --init pretrained --out run",
+        read_on="docs/training.md, docs/finetuning.md and docs/inbox.md",
+        note="Run the same command again to go on after any interruption.",
+    ),
+)
+@click.argument("data", type=FILE, metavar="DATA", required=False)
 @click.option(
-    "--inbox", metavar="FOLDER", help="Train on files as they appear there, without DATA."
+    "--out",
+    required=True,
+    type=FOLDER,
+    metavar="RUN",
+    help="Folder of the run; new, or to go on in.",
+)
+@click.option(
+    "--inbox",
+    type=FOLDER,
+    metavar="FOLDER",
+    help="Train on files as they appear there, without DATA.",
 )
 @click.option("--until-empty", is_flag=True, help="With --inbox: end when no whole file is left.")
-@click.option("--plan", metavar="FILE", help="Settings that `lowtide plan --write` wrote.")
-@click.option("--model", help="Model, such as gpt2.  [default: what `lowtide plan` recommends]")
+@click.option(
+    "--plan", type=FILE, metavar="FILE", help="Settings that `lowtide plan --write` wrote."
+)
+@click.option(
+    "--model",
+    metavar="NAME",
+    help="Model, such as gpt2.  [default: what `lowtide plan` recommends]",
+)
 @click.option("--context", type=COUNT, help="Tokens in a window.  [default: 1024]")
-@click.option("--init", metavar="RUN|HF_DIR", help="Start from the weights of a run or of GPT-2.")
+@click.option(
+    "--init",
+    type=FOLDER,
+    metavar="RUN|HF_DIR",
+    help="Start from the weights of a run or of GPT-2.",
+)
 @click.option("--epochs", type=float, metavar="N", help="Passes over the data.  [with --init: 3]")
 @click.option("--steps", type=COUNT, help="Steps of the whole run.")
 @click.option("--batch-tokens", type=COUNT, help="Tokens of one step.")
@@ -37,18 +80,23 @@ if TYPE_CHECKING:
     type=click.Choice(["fast", "lean", "leanest"]),
     help="How much memory is traded for time.",
 )
+@click.option("--device", type=DEVICE, help="Where to train.  [default: cuda if there is one]")
 @click.option(
-    "--device", type=click.Choice(["cuda", "cpu"]), help="[default: cuda if there is one]"
+    "--seed", type=SEED, metavar="N", help="Of the weights and of the order.  [default: 0]"
 )
-@click.option("--seed", type=SEED, help="Of the weights and of the order.  [default: 0]")
-@click.option("--tokenizer", help="Tokenizer of a peer's files, which do not name it.")
-@click.option("--memory", metavar="SIZE", help="Budget of RAM.  [default: 90% of what there is]")
+@peer_tokenizer_option
+@click.option(
+    "--memory",
+    type=SIZE_OR_SHARE,
+    metavar="SIZE",
+    help="Budget such as 8GiB or 50%.  [default: 90%]",
+)
 @click.option("--wandb", metavar="PROJECT", help="Send curves to Weights & Biases as well.")
 @click.option("--smoke", is_flag=True, help="Only try it: ten steps, an evaluation, a checkpoint.")
 @click.option("--no-smoke", is_flag=True, help="Begin a long run without trying it first.")
 @click.option("--restart", is_flag=True, help="Begin again, removing what a run left in RUN.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("--quiet", is_flag=True, help="No progress and no notes.")
+@json_option
+@quiet_option
 @debug_option
 def train_command(
     data: str | None,

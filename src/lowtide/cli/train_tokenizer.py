@@ -6,16 +6,44 @@ import os
 
 import click
 
-from lowtide.cli.choices import SIZES, column_option, debug_option, separator_option
+from lowtide.cli.choices import (
+    COUNT,
+    FILE,
+    FOLDER,
+    SHARE,
+    SIZES,
+    column_option,
+    debug_option,
+    json_option,
+    memory_option,
+    quiet_option,
+    separator_option,
+    workers_option,
+)
+from lowtide.cli.command import Command, examples
+from lowtide.cli.inputs import check_inputs
 from lowtide.pipeline.stop_signals import listen_for_stops
 
 
 @click.command(
-    "train-tokenizer", epilog="Run the same command again to go on after any interruption."
+    "train-tokenizer",
+    cls=Command,
+    epilog=examples(
+        "lowtide train-tokenizer corpus --out mine",
+        "lowtide train-tokenizer corpus --vocab-size 8000,16000,32k --out three",
+        "lowtide train-tokenizer corpus --out mine --memory 512MiB --dry-run",
+        "lowtide tokenize corpus --tokenizer mine --out tokens",
+        read_on="docs/tokenizer.md",
+        note="Run the same command again to go on after any interruption.",
+    ),
 )
-@click.argument("inputs", nargs=-1, required=True, metavar="INPUT...")
+@click.argument("inputs", nargs=-1, required=True, type=FILE, metavar="INPUT...")
 @click.option(
-    "--out", required=True, metavar="DIR", help="Folder for the files; new, empty, or to go on in."
+    "--out",
+    required=True,
+    type=FOLDER,
+    metavar="DIR",
+    help="Folder for the files; new, empty, or to go on in.",
 )
 @click.option(
     "--vocab-size",
@@ -42,7 +70,8 @@ from lowtide.pipeline.stop_signals import listen_for_stops
 )
 @click.option(
     "--min-frequency",
-    type=int,
+    type=COUNT,
+    metavar="N",
     default=1,
     show_default=True,
     help="How often a pair must come to be merged.",
@@ -54,10 +83,8 @@ from lowtide.pipeline.stop_signals import listen_for_stops
     show_default=True,
     help="Of pairs that come equally often: the smallest ids, or the greatest bytes.",
 )
-@click.option(
-    "--memory", metavar="SIZE", help="Budget such as 1GiB or 50%.  [default: a modest share]"
-)
-@click.option("--workers", type=int, help="Most threads to use.  [default: all cores that fit]")
+@memory_option
+@workers_option
 @column_option
 @separator_option
 @click.option(
@@ -69,15 +96,15 @@ from lowtide.pipeline.stop_signals import listen_for_stops
 )
 @click.option(
     "--val",
-    type=float,
+    type=SHARE,
     default=0.0,
     show_default=True,
     help="Share of documents not to learn from, by the same hash as tokenize.",
 )
 @click.option("--restart", is_flag=True, help="Begin again, removing what lowtide made in DIR.")
 @click.option("--dry-run", is_flag=True, help="Say what would be used and taken; write nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
-@click.option("--quiet", is_flag=True, help="No progress and no notes.")
+@json_option
+@quiet_option
 @debug_option
 def train_tokenizer_command(
     inputs: tuple[str, ...],
@@ -97,6 +124,7 @@ def train_tokenizer_command(
     INPUT is a file, a folder or a glob: text, JSONL, Parquet or Arrow; text and JSONL also as .gz and .zst.
     A single - is text from standard input, which cannot be resumed.
     """
+    check_inputs(inputs, quiet=quiet)
     # Arrow's own allocator keeps what it frees and reserves 1 GiB; it asks once, when it is loaded.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from lowtide.memory.budget import choose_budget

@@ -4,13 +4,28 @@ from __future__ import annotations
 
 import click
 
-from lowtide.cli.choices import debug_option
+from lowtide.cli.choices import FILE, TOKENIZER, debug_option, json_option
+from lowtide.cli.command import Command, examples
 
 
-@click.command("verify")
-@click.argument("path", metavar="DIR")
-@click.option("--tokenizer", help="Tokenizer of a peer's files, or where it lies now.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.command(
+    "verify",
+    cls=Command,
+    epilog=examples(
+        "lowtide verify tokens",
+        "lowtide verify tokens --json",
+        "lowtide verify data/train.bin --tokenizer gpt2",
+        read_on="docs/nothing-lost.md",
+    ),
+)
+@click.argument("path", type=FILE, metavar="DIR")
+@click.option(
+    "--tokenizer",
+    type=TOKENIZER,
+    metavar="NAME|PATH",
+    help="Tokenizer of a peer's files, or where it lies now.",
+)
+@json_option
 @debug_option
 def verify_command(path: str, tokenizer: str | None, as_json: bool) -> int:
     """Prove that a dataset is whole and right.

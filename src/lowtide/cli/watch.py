@@ -7,20 +7,40 @@ import sys
 
 import click
 
-from lowtide.cli.choices import debug_option
+from lowtide.cli.choices import FILE, PID, SIZE_OR_SHARE, debug_option, json_option
+from lowtide.cli.command import Command, examples
 
 SECONDS = click.FloatRange(0.05, 30 * 86_400.0)
 
 
 @click.command(
     "watch",
+    cls=Command,
     context_settings={"allow_interspersed_args": False},
-    epilog="Its exit code is the command's own; 128 and the signal's number where one ended it.",
+    epilog=examples(
+        "lowtide watch --limit 40GB -- python train.py",
+        "lowtide watch --limit 80% --until end --grace 30 -- ./job.sh",
+        "lowtide watch --pid 4711",
+        read_on="docs/watch.md",
+        note="Its exit code is the command's own; 128 and the signal's number where one ended it.",
+    ),
 )
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]")
-@click.option("--pid", type=click.IntRange(1, 2**31 - 1), help="Watch a process that runs already.")
-@click.option("--limit", metavar="SIZE", help="Private memory it may use, or a share such as 80%.")
-@click.option("--floor", metavar="SIZE", help="Memory the machine must keep free.")
+@click.option(
+    "--pid",
+    type=PID,
+    metavar="N",
+    help="Watch a process that runs already.",
+)
+@click.option(
+    "--limit",
+    type=SIZE_OR_SHARE,
+    metavar="SIZE",
+    help="Private memory it may use, or a share such as 80%.",
+)
+@click.option(
+    "--floor", type=SIZE_OR_SHARE, metavar="SIZE", help="Memory the machine must keep free."
+)
 @click.option(
     "--until",
     "most",
@@ -32,26 +52,36 @@ SECONDS = click.FloatRange(0.05, 30 * 86_400.0)
 @click.option(
     "--grace",
     type=SECONDS,
+    metavar="SECONDS",
     default=60.0,
     show_default=True,
-    help="Seconds between asking and ending.",
+    help="Time between asking and ending.",
 )
-@click.option("--stop-file", metavar="FILE", help="Ask by this file first, then by SIGTERM.")
+@click.option(
+    "--stop-file",
+    type=FILE,
+    metavar="FILE",
+    help="Ask by this file first, then by SIGTERM.",
+)
 @click.option(
     "--on-alert", metavar="SHELL", help="Run this for every alert; $LOWTIDE_REASON tells why."
 )
 @click.option(
     "--every",
     type=SECONDS,
+    metavar="SECONDS",
     default=1.0,
     show_default=True,
-    help="Seconds between readings.",
+    help="Time between readings.",
 )
 @click.option(
-    "--timeline", metavar="FILE", help="Where readings go.  [default: a new file in ~/.local/state]"
+    "--timeline",
+    type=FILE,
+    metavar="FILE",
+    help="Where readings go.  [default: a new file in ~/.local/state]",
 )
-@click.option("--alerts", metavar="FILE", help="Where alerts go, one line each.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option("--alerts", type=FILE, metavar="FILE", help="Where alerts go, one line each.")
+@json_option
 @click.option("--quiet", is_flag=True, help="No notes and no screen; alerts go to their file.")
 @debug_option
 def watch_command_line(
@@ -71,9 +101,8 @@ def watch_command_line(
 ) -> None:
     """Watch any job, and act before the kernel kills.
 
-    \b
-    lowtide watch --limit 40GB -- python train.py
-    lowtide watch --pid 4711
+    The job runs as it would without, with its own input and output. Its private memory, and what the
+    machine has left, are read every second: it is told of, then asked to stop, and ended if you allow it.
     """
     from lowtide.pipeline.watch import watch_command, watch_process
     from lowtide.pipeline.watch_settings import choose_settings, one_of

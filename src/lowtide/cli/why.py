@@ -6,17 +6,38 @@ import os
 
 import click
 
-from lowtide.cli.choices import debug_option
+from lowtide.cli.choices import FILE, PID, debug_option, json_option
+from lowtide.cli.command import Command, examples
 
 
-@click.command("why")
-@click.argument("target", required=False, metavar="[RUN|TIMELINE|LOG]")
-@click.option("--pid", type=click.IntRange(min=1), help="Ask about a process, alive or dead.")
+@click.command(
+    "why",
+    cls=Command,
+    epilog=examples(
+        "lowtide why run",
+        "lowtide why train.log",
+        "lowtide why --last",
+        "lowtide why --pid 4711 --exit-code 137",
+        read_on="docs/why.md",
+    ),
+)
+@click.argument("target", required=False, type=FILE, metavar="[RUN|TIMELINE|LOG]")
+@click.option(
+    "--pid",
+    type=PID,
+    metavar="N",
+    help="Ask about a process, alive or dead.",
+)
 @click.option("--last", is_flag=True, help="The newest timeline.  [default where nothing is named]")
-@click.option("--log", metavar="FILE", help="What the program printed, beside the rest.")
+@click.option("--log", type=FILE, metavar="FILE", help="What the program printed, beside the rest.")
 @click.option("--exit-code", type=int, metavar="N", help="What the shell said, such as 137.")
-@click.option("--kernel-log", metavar="FILE", help="A saved `dmesg`, instead of this machine's.")
-@click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+@click.option(
+    "--kernel-log",
+    type=FILE,
+    metavar="FILE",
+    help="A saved `dmesg`, instead of this machine's.",
+)
+@json_option
 @debug_option
 def why_command(
     target: str | None,
@@ -29,11 +50,7 @@ def why_command(
 ) -> None:
     """Say why a job died, how sure that is, and what to change.
 
-    \b
-    lowtide why RUN                    a run of lowtide
-    lowtide why --last                 what `lowtide watch` saw last
-    lowtide why train.log              the log of any program
-    lowtide why --pid 4711 --exit-code 137
+    It is told of a run of lowtide, of what `lowtide watch` saw, or of the log that any program left.
     """
     from pathlib import Path
 

@@ -59,7 +59,7 @@ class FoundTokens:
 def open_dataset(path: str | Path, *, tokenizer: str | None = None) -> Dataset:
     """Open a dataset of ours or a peer's files. A peer's files may need the tokenizer.
 
-    lowtide.open_dataset("tokens").splits["train"].read(0, 1025)
+    Ids: `lowtide.open_dataset("tokens").splits["train"].read(0, 1025)`.
     """
     place = Path(path)
     refuse_what_is_no_dataset(place)

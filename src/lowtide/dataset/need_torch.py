@@ -15,5 +15,5 @@ def need_torch(
     """UsageError where torch is not installed."""
     if importlib.util.find_spec("torch") is None:
         raise UsageError(
-            f"{why}, and torch is not installed", remedy=f"`pip install 'lowtide[torch]'`{instead}"
+            f"{why}, and torch is not installed", remedy=f"`pip install 'lowtide[train]'`{instead}"
         )

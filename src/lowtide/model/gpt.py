@@ -147,7 +147,7 @@ class GPT(nn.Module):
 
     def embed(self, tokens: Tensor, first: int = 0, positions: Tensor | None = None) -> Tensor:
         """Tokens and where they stand. In float32 under autocast too, and so is all that blocks add to it:
-        rounded to bfloat16 after every block, the loss of gpt2 ended 1.2 % higher after 250 steps.
+        rounded to bfloat16 after every block, the loss of gpt2 ended 1.4 % higher after 250 steps.
         """
         if positions is None:
             positions = torch.arange(first, first + tokens.shape[1], device=tokens.device)

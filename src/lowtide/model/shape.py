@@ -88,6 +88,7 @@ class ModelShape:
 
 
 SHAPES: dict[str, ModelShape] = {
+    "gpt2-pico": ModelShape(layers=2, heads=4, width=96),
     "gpt2-nano": ModelShape(layers=4, heads=4, width=128),
     "gpt2-micro": ModelShape(layers=6, heads=6, width=384),
     "gpt2-mini": ModelShape(layers=8, heads=8, width=512),
@@ -96,7 +97,7 @@ SHAPES: dict[str, ModelShape] = {
     "gpt2-large": ModelShape(layers=36, heads=20, width=1280),
     "gpt2-xl": ModelShape(layers=48, heads=25, width=1600),
 }
-"""From one that learns on a CPU in minutes to the largest that was published."""
+"""From one that learns on a CPU within a minute to the largest that was published."""
 
 
 def find_shape(name: str) -> ModelShape:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 from torch import Tensor
 
-from lowtide.errors import DataError
+from lowtide.errors import DataError, UsageError
 
 WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
@@ -57,7 +58,17 @@ def weight_files(folder: Path) -> list[Path]:
         ) from error
 
 
+def need_safetensors() -> None:
+    """UsageError where the library that reads weights is not installed: torch alone does not bring it."""
+    if importlib.util.find_spec("safetensors") is None:
+        raise UsageError(
+            "weights are read by safetensors, which is not installed",
+            remedy="`pip install 'lowtide[train]'`",
+        )
+
+
 def _open(path: Path) -> Any:
+    need_safetensors()
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -82,7 +82,7 @@ def choose_run(
         stands = (Path(out) / RUN_NAME).exists() and not restart
     if stands:
         refuse_other_kind(Path(out), inbox=False)
-        base = _as_it_stands(Path(out), asked)
+        base = as_it_stands(Path(out), asked)
     elif asked.plan is not None:
         base = with_start(read_plan(asked.plan), asked)
     elif asked.init is not None:
@@ -107,10 +107,10 @@ def refuse_other_kind(out: Path, *, inbox: bool) -> None:
     )
 
 
-def _as_it_stands(out: Path, asked: Asked) -> RunSettings:
+def as_it_stands(out: Path, asked: Asked) -> RunSettings:
     """The settings of the run, or of a plan for it. Its start is not looked at: it may be gone."""
     stored = read_run_record(out).settings
-    check_start(stored, asked)
+    _check_start(stored, asked)
     return stored if asked.plan is None else replace(read_plan(asked.plan), init=stored.init)
 
 
@@ -150,6 +150,11 @@ def _check_end(asked: Asked) -> None:
             f"{asked.steps} steps and {asked.epochs:g} epochs both say where the run ends",
             remedy="pass `--steps` or `--epochs`, not both",
         )
+    check_epochs(asked)
+
+
+def check_epochs(asked: Asked) -> None:
+    """UsageError for a number of epochs that no run has."""
     if asked.epochs is not None and not 0 < asked.epochs < _MOST_EPOCHS:
         raise UsageError(
             f"{asked.epochs} epochs cannot be run",
@@ -157,7 +162,7 @@ def _check_end(asked: Asked) -> None:
         )
 
 
-def check_start(base: RunSettings, asked: Asked) -> None:
+def _check_start(base: RunSettings, asked: Asked) -> None:
     """The checkpoints of a run win; who names another start must not think that it is used."""
     if asked.init is not None and str(Path(asked.init).absolute()) != base.init:
         began = f"the weights of {base.init}" if base.init else "weights that were drawn"

@@ -99,7 +99,7 @@ def hold_lock(folder: Path) -> Iterator[None]:
     with storage_errors(path):
         file = path.open("a+b")
     try:
-        if not (_try_lock(file.fileno()) and _is_at(path, file.fileno())):
+        if not (try_lock(file.fileno()) and _is_at(path, file.fileno())):
             raise UsageError(
                 f"another run is writing into {folder}",
                 remedy="wait for it, stop it, or pass another `--out`",
@@ -124,7 +124,8 @@ def _is_at(path: Path, descriptor: int) -> bool:
         return False
 
 
-def _try_lock(descriptor: int) -> bool:
+def try_lock(descriptor: int) -> bool:
+    """Whether the open file is ours alone now, and as long as it or a copy that a child inherits is open."""
     try:
         if os.name == "nt":
             import msvcrt

@@ -23,7 +23,10 @@ _OF_EXAMPLES = ("template", "learn", "too_long", "context")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizeSettings:
-    """The resolved settings of a run, as they are stored with its output."""
+    """The resolved settings of a run, as they are stored with its output.
+
+    Each is the flag of `lowtide tokenize` that has its name, with the same default.
+    """
 
     tokenizer: str = "gpt2"
     column: str | None = None

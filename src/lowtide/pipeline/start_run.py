@@ -150,9 +150,10 @@ def opening_lines(chosen: ChosenRun) -> list[str]:
 
 def _start_line(settings: RunSettings) -> str:
     ends = f"down to {settings.final_learning_rate:g}" if settings.schedule == "cosine" else "flat"
+    steps = "step" if settings.warmup_steps == 1 else "steps"
     line = (
         f"from the weights of {settings.init}: learning rate {settings.learning_rate:g} after "
-        f"{settings.warmup_steps} steps, {ends}; weight decay {settings.weight_decay:g}"
+        f"{settings.warmup_steps} {steps}, {ends}; weight decay {settings.weight_decay:g}"
     )
     if settings.epochs is not None:
         line += f"; {settings.epochs:g} epoch{'' if settings.epochs == 1 else 's'}"

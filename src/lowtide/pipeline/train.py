@@ -125,8 +125,9 @@ def _open_data(settings: RunSettings, listen: Listener) -> tuple[TokenDataset, T
         listen(Note(text=f"nothing is evaluated: {reason.problem}", level="warning"))
         return train_set, None
     if val_set.window_count < FEWEST_WINDOWS:
+        few = "1 window is" if val_set.window_count == 1 else f"{val_set.window_count} windows are"
         text = (
-            f"only {val_set.window_count} windows are held out: their loss says little. `lowtide tokenize` "
+            f"only {few} held out: a loss on so few says little. `lowtide tokenize` "
             "holds out more with a larger `--val`"
         )
         listen(Note(text=text, level="warning"))

@@ -25,7 +25,10 @@ _LONGEST_SPECIAL_BYTES = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSettings:
-    """The resolved settings of a run, as they are stored with its output."""
+    """The resolved settings of a run, as they are stored with its output.
+
+    Each is the flag of `lowtide train-tokenizer` that has its name, with the same default.
+    """
 
     vocab_size: tuple[int, ...] = (32_000,)
     """Ascending; the smaller vocabularies are beginnings of the largest."""

@@ -21,6 +21,7 @@ _WARMUP_TOKENS = 375_000_000
 _WARMUP_SHARE = 0.05
 _FINAL_SHARE = 0.1
 _RATES = (
+    (0.33e6, 3.5e-3),
     (10.7e6, 1e-3),
     (124e6, 6e-4),
     (350e6, 3e-4),
@@ -30,7 +31,11 @@ _RATES = (
     (6.7e9, 1.2e-4),
     (13e9, 1e-4),
 )
-"""GPT-3's table (Brown et al., 2020, table 2.1); the first line is nanoGPT's for its small character model."""
+"""GPT-3's table (Brown et al., 2020, table 2.1); the second line is nanoGPT's for its small character model.
+
+The first was tried here: 300 steps of 2,048 tokens of Python sources bring gpt2-pico to a loss of 4.63, 4.23,
+4.16, 4.55 with 1e-3, 2e-3, 4e-3, 8e-3, and 146 steps gpt2-nano to 4.98, 4.72, 5.10 with 1e-3, 2e-3, 4e-3.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +94,7 @@ def choose_learning_rate(shape: ModelShape) -> Choice:
             break
     return Choice(
         value=float(f"{rate:.2g}"),
-        reason=f"GPT-3's table for {format_count(shape.parameter_count)} parameters",
+        reason=f"GPT-3's table, with smaller models, for {format_count(shape.parameter_count)} parameters",
     )
 
 

@@ -100,7 +100,7 @@ def _choice_rows(plan: Plan) -> list[tuple[str, str]]:
         ("the run", f"{_steps(settings.steps)}, {tokens} tokens: {chosen.run_tokens.reason}"),
         ("epoch", f"{_steps(chosen.epoch_steps)}; {CHINCHILLA} tokens a parameter (Chinchilla) are "
          f"{_steps(chosen.chinchilla_steps)}"),
-        ("rate", f"{settings.learning_rate:g} after {settings.warmup_steps:,} steps, down to "
+        ("rate", f"{settings.learning_rate:g} after {_steps(settings.warmup_steps)}, down to "
          f"{settings.final_learning_rate:g}"),
     ]  # fmt: skip
     if chosen.hours is not None and chosen.speed is not None:

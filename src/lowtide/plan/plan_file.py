@@ -134,7 +134,7 @@ def _recipe_reason(recipe: str) -> str:
     return {
         "fast": "all activations fit: nothing is computed twice",
         "lean": "blocks run again in the backward pass: a third more arithmetic, a fifth of the activations",
-        "leanest": "as lean, with 8-bit optimizer states: needs `pip install 'lowtide[lean]'`",
+        "leanest": "as lean, with 8-bit optimizer states: needs `pip install 'lowtide[gpu]'`",
     }[recipe]
 
 

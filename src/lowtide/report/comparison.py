@@ -93,7 +93,7 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 @contextmanager
-def show_ways(stream: TextIO | None = None) -> Iterator[Callable[[str, bool], None]]:
+def show_passing_lines(stream: TextIO | None = None) -> Iterator[Callable[[str, bool], None]]:
     """Says a line; a passing one is written over on a terminal, and told now and then elsewhere."""
     out = sys.stderr if stream is None else stream
     is_terminal = _can_write_over(out)
@@ -101,6 +101,8 @@ def show_ways(stream: TextIO | None = None) -> Iterator[Callable[[str, bool], No
 
     def tell(line: str, passing: bool) -> None:
         nonlocal last
+        if not line and not is_terminal:  # there is nothing to write over
+            return
         if passing and not is_terminal and monotonic() - last < _LINE_SECONDS:
             return
         last, line = monotonic(), printable(line)

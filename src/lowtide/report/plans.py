@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
 import click
 import msgspec
 
-from lowtide.report.results import SCHEMA_VERSION
+from lowtide.report.results import print_json
 
 if TYPE_CHECKING:
     from lowtide.plan.make_plan import ModelPlan, Plan
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
 def show_plan(plan: Plan, *, written: str | None, as_json: bool) -> None:
     """The plan, and where it was written."""
     if as_json:
-        click.echo(json.dumps({"schema_version": SCHEMA_VERSION, **_figures(plan)}))
+        print_json(_figures(plan))
         return
     click.echo(str(plan))
     if written:

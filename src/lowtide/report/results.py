@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from lowtide.shards.verify import Verification
 
 SCHEMA_VERSION = 1
+"""Grows when a name in an object goes away or comes to mean something else, not when one is added."""
 _SAMPLE_CHARACTERS = 160
 
 Rows = list[tuple[str, str]]
@@ -289,7 +290,7 @@ def _note(text: str) -> None:
 
 
 def print_json(found: Mapping[str, object]) -> None:
-    """One line of ASCII: it passes any pipe, and any file name."""
+    """The one way to stdout for `--json`: one line of ASCII passes any pipe, and any file name."""
     plain = msgspec.to_builtins({"schema_version": SCHEMA_VERSION, **found}, enc_hook=_plain)
     click.echo(json.dumps(plain))
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterable
 
 import click
 
-from lowtide.report.results import SCHEMA_VERSION
+from lowtide.report.results import print_json
 
 _BETWEEN = "\n---\n"
 
@@ -16,10 +15,7 @@ _BETWEEN = "\n---\n"
 def show_samples(prompt: str, streams: Iterable[Iterable[str]], *, as_json: bool) -> None:
     """Every sample to stdout."""
     if as_json:
-        texts = ["".join(stream) for stream in streams]
-        click.echo(
-            json.dumps({"schema_version": SCHEMA_VERSION, "prompt": prompt, "samples": texts})
-        )
+        print_json({"prompt": prompt, "samples": ["".join(stream) for stream in streams]})
         return
     for number, stream in enumerate(streams):
         click.echo(_BETWEEN if number else "", nl=False)

@@ -33,7 +33,7 @@ def show_trained(run: TrainedRun, settings: RunSettings, *, as_json: bool) -> No
             }
         )
         return
-    tokens = format_count(state.step * settings.batch_tokens)
+    tokens = format_count(state.position * settings.shape.context)
     rows = [
         ("run", str(run.folder)),
         ("model", f"{settings.model}, {format_count(settings.shape.parameter_count)} parameters"),

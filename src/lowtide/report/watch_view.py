@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +16,7 @@ from lowtide.guard.reading import Reading
 from lowtide.guard.result import Watched, WatchListener, WatchResult
 from lowtide.guard.stages import ASK_SHARE, NOTE_SHARE, Alert, Response
 from lowtide.report.progress import as_long_as_it_is_heard, note_line
+from lowtide.report.results import print_json
 from lowtide.units import format_bytes, format_seconds, printable
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def show_watched(result: WatchResult, limit_bytes: int, *, as_json: bool, quiet:
             "ended_by_guard": result.forced,
             "timeline": str(result.timeline),
         }
-        sys.stdout.write(json.dumps(record) + "\n")
+        print_json(record)
     elif not quiet:
         sys.stderr.write(f"lowtide: {printable(result_line(result, limit_bytes))}\n")
 

@@ -18,7 +18,7 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import SharedFaultError, UsageError
 from lowtide.tokenizer import hugging_face
 from lowtide.tokenizer.encode import EncodedBlock, EncodeSettings
 from lowtide.tokenizer.vocabulary import Vocabulary
@@ -81,7 +81,7 @@ def find_learnt(
         dtype=np.int32 if text_bytes < 1 << 31 else np.int64,
     )
     if (token_ends[-1] if len(token_ends) else 0) != text_bytes:
-        raise DataError(
+        raise SharedFaultError(
             "the bytes of the tokens do not add up to the text: this tokenizer leaves some out",
             remedy="pass `--learn all`, or a tokenizer that knows every byte",
         )

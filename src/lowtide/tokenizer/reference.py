@@ -14,7 +14,7 @@ from typing import Literal, Protocol
 import numpy as np
 import regex
 
-from lowtide.errors import DataError
+from lowtide.errors import SharedFaultError
 from lowtide.tokenizer.patterns import PATTERNS
 from lowtide.tokenizer.split_words import as_examples
 from lowtide.tokenizer.vocabulary import Vocabulary, parse_ranks
@@ -125,7 +125,7 @@ class _JsonReference:
         except BaseException as cause:  # a bare Exception, or a Rust panic, which is none
             if isinstance(cause, KeyboardInterrupt | SystemExit | MemoryError):
                 raise
-            raise DataError(
+            raise SharedFaultError(
                 f"tokenizers cannot load {vocabulary.name}: {cause}",
                 remedy="pass a file that `tokenizers.Tokenizer.from_file` opens",
             ) from cause

@@ -48,6 +48,12 @@ class RunState:
     loss_watch: JsonObject = field(default_factory=dict)
     skipped_steps: int = 0
 
+    @property
+    def position(self) -> int:
+        """Windows of the data that were trained on, over all ranks; a short last step counts as what it was."""
+        found = self.loader.get("position")
+        return found if isinstance(found, int) else 0
+
 
 def find_checkpoints(run: Path) -> list[Path]:
     """Whole ones, oldest first."""

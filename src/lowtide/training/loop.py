@@ -68,9 +68,9 @@ class Loop:
         state: RunState,
         around: Surroundings,
         *,
-        first_step: int = 0,
+        windows_before: int = 0,
     ) -> None:
-        """`first_step` is where the data begins: an epoch is counted from there."""
+        """`windows_before` were trained on in earlier data: the count of tokens goes on from there."""
         self.settings = settings
         self.model = model
         self.optimizer = optimizer
@@ -89,10 +89,12 @@ class Loop:
             self._device,
             epoch_windows=self.train.window_count,
             world_size=around.ranks.world_size,
-            first_step=first_step,
+            position=state.position,
+            windows_before=windows_before,
             peak_flops=around.peak_flops,
         )
-        self._under_way: deque[StepUnderWay] = deque()
+        self._under_way: deque[tuple[StepUnderWay, int]] = deque()
+        """Each with the position of the data after it."""
         self._ahead = steps_ahead(self._device)
         self._clock = 0.0
         self._last_saved = state.step
@@ -131,8 +133,8 @@ class Loop:
         if started is None:
             self._catch_up(0)
             self._leave()
-        self._under_way.append(started)
         self.state = replace(self.state, step=self.state.step + 1, loader=position)
+        self._under_way.append((started, self.state.position))
 
     @property
     def _fewest_rows(self) -> int:
@@ -186,12 +188,13 @@ class Loop:
     def _catch_up(self, ahead: int) -> None:
         """Tell and judge steps until only `ahead` are under way."""
         while len(self._under_way) > ahead:
-            result = self._under_way.popleft().wait()
+            started, position = self._under_way.popleft()
+            result = started.wait()
             step, now = self.state.step - len(self._under_way), time.perf_counter()
             skipped = self.state.skipped_steps + result.skipped
             self.state = replace(self.state, skipped_steps=skipped)
             seconds = now - self._clock  # waiting for data is part of a step
-            self._around.listen(self.pace.describe(step, result, seconds))
+            self._around.listen(self.pace.describe(step, result, seconds, position=position))
             self._clock = now
             self._judge(step, result)
             if result.leaving and not self._alone:

@@ -102,7 +102,7 @@ def _eight_bits(
     except ImportError as cause:
         raise UsageError(
             "the recipe `leanest` keeps optimizer states in 8 bits, and torchao is not installed",
-            remedy="`pip install 'lowtide[lean]'`, or pass `--recipe lean`",
+            remedy="`pip install 'lowtide[gpu]'`, or pass `--recipe lean`",
         ) from cause
     found: torch.optim.Optimizer = AdamW8bit(groups, lr=rate, betas=betas)
     return found

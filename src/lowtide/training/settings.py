@@ -138,7 +138,16 @@ def steps_for(epochs: float, *, window_count: int, windows_per_step: int) -> int
     >>> steps_for(3, window_count=10, windows_per_step=8)
     4
     """
-    return -(-max(1, round(epochs * window_count)) // windows_per_step)
+    return -(-windows_for(epochs, window_count=window_count) // windows_per_step)
+
+
+def windows_for(epochs: float, *, window_count: int) -> int:
+    """Windows that those steps are trained on.
+
+    >>> windows_for(2.5, window_count=11)
+    28
+    """
+    return max(1, round(epochs * window_count))
 
 
 def settings_of(record: JsonObject) -> RunSettings:

@@ -16,6 +16,7 @@ import xxhash
 from torch import Tensor
 
 from lowtide.errors import VerificationError
+from lowtide.model.tensor_files import need_safetensors
 from lowtide.storage.publish import storage_errors, sync_file
 
 _KINDS = {
@@ -44,6 +45,7 @@ def write_tensors(path: Path, tensors: Iterable[tuple[str, Tensor]]) -> str:
 @torch.no_grad()
 def read_tensors(path: Path, into: Iterable[tuple[str, Tensor]]) -> None:
     """Fill tensors at hand from the file, one at a time; VerificationError where one is missing or other."""
+    need_safetensors()
     from safetensors import SafetensorError, safe_open
 
     try:

@@ -15,8 +15,9 @@ from lowtide.native import load_native
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*([^;]*)(?:;(.*))?")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
 _BOUND = re.compile(r"(>=|<=|==|!=|<|>|~=)\s*([0-9][\w.]*)")
-_FOR_DEVELOPERS = ("test",)
-_ESSENTIAL = "torch"
+FOR_DEVELOPERS = ("bench", "dev", "test")
+"""Extras that nobody misses who only uses lowtide."""
+ESSENTIAL = "train"
 """The extra without which nothing trains."""
 
 
@@ -62,7 +63,7 @@ def _version(name: str) -> str | None:
 def libraries_of(
     requirements: Iterable[str], version: Callable[[str], str | None]
 ) -> list[Library]:
-    """`torch>=2.8; extra == "torch"`, one each; those of developers are left out."""
+    """`torch>=2.8; extra == "train"`, one each; those of developers are left out."""
     found = []
     for requirement in requirements:
         match = _REQUIREMENT.match(requirement)
@@ -70,7 +71,7 @@ def libraries_of(
             continue
         marker = _EXTRA.search(match[3] or "")
         extra = marker[1] if marker else None
-        if extra not in _FOR_DEVELOPERS:
+        if extra not in FOR_DEVELOPERS:
             wanted = match[2].strip().strip("()")
             library = Library(name=match[1], wanted=wanted, extra=extra, version=version(match[1]))
             found.append(library)
@@ -125,12 +126,12 @@ def check_extras(libraries: Sequence[Library]) -> list[Check]:
         for one in extras
         if one.version is not None and not one.fits
     ]
-    missed = [one.name for one in extras if one.version is None and one.extra == _ESSENTIAL]
+    missed = [one.name for one in extras if one.version is None and one.extra == ESSENTIAL]
     if missed:
         told = f"{' and '.join(missed)} not installed: nothing trains without"
-        checks.append(advice("extras", told, f"`pip install 'lowtide[{_ESSENTIAL}]'`"))
+        checks.append(advice("extras", told, f"`pip install 'lowtide[{ESSENTIAL}]'`"))
     here = ", ".join(f"{one.name} {one.version}" for one in extras if one.fits)
-    absent = sorted({str(one.extra) for one in extras if one.version is None} - {_ESSENTIAL})
+    absent = sorted({str(one.extra) for one in extras if one.version is None} - {ESSENTIAL})
     rest = "not installed, rarely needed: " + ", ".join(f"lowtide[{extra}]" for extra in absent)
     told = "; ".join(part for part in (here, rest if absent else "") if part)
     return [*checks, ok("extras", told)] if told else checks

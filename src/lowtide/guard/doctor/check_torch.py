@@ -178,7 +178,7 @@ def check_torch(reading: TorchReading, *, card_here: bool) -> Check:
     facts = reading.torch
     if facts is None:
         told = f"does not start: {_short(reading.end or 'it said nothing')}"
-        return problem("torch", told, "`pip install --force-reinstall 'lowtide[torch]'`")
+        return problem("torch", told, "`pip install --force-reinstall 'lowtide[train]'`")
     build = f"{facts.version}, {_build(facts)}"
     if facts.problem is not None and (card_here or facts.sees_card):
         told = f"{build}, which cannot use the card: {_short(facts.problem)}"

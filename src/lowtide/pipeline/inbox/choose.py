@@ -14,7 +14,8 @@ from lowtide.errors import UsageError
 from lowtide.pipeline.choose_run import (
     Asked,
     ChosenRun,
-    check_start,
+    as_it_stands,
+    check_epochs,
     fit_to_machine,
     refuse_other_kind,
     with_start,
@@ -24,6 +25,7 @@ from lowtide.pipeline.inbox.prepare import PreparedInbox, prepare_inbox
 from lowtide.pipeline.inbox.settings import (
     SETTINGS_NAME,
     InboxSettings,
+    beside,
     read_inbox_settings,
     told_of_toml,
 )
@@ -34,7 +36,7 @@ from lowtide.plan.measured import read_speeds
 from lowtide.plan.plan_file import read_plan
 from lowtide.storage.publish import storage_errors
 from lowtide.tokenizer.vocabulary import load_vocabulary
-from lowtide.training.run_folder import RUN_NAME, read_run_record
+from lowtide.training.run_folder import RUN_NAME
 from lowtide.training.settings import RunSettings
 
 NO_LAST_STEP = 10**9
@@ -70,11 +72,9 @@ def choose_inbox_run(
         stands = (Path(out) / RUN_NAME).exists() and not restart
     if stands:
         refuse_other_kind(Path(out), inbox=True)
-    if asked.plan is not None:
+        base = as_it_stands(Path(out), asked)
+    elif asked.plan is not None:
         base = with_start(read_plan(asked.plan), asked)
-    elif stands:
-        base = read_run_record(Path(out)).settings
-        check_start(base, asked)
     else:
         base = _begin(reading, Path(folder), asked, slurm, speeds)
     epochs = asked.epochs or base.epochs or 1.0
@@ -97,11 +97,7 @@ def _refuse_what_has_no_place(asked: Asked, folder: Path) -> None:
             "`--tokenizer` is for files of tokens",
             remedy=f"set `tokenizer` in {folder / SETTINGS_NAME}",
         )
-    if asked.epochs is not None and not 0 < asked.epochs < NO_LAST_STEP:
-        raise UsageError(
-            f"{asked.epochs} epochs cannot be run",
-            remedy="pass a number above 0, such as `--epochs 3`",
-        )
+    check_epochs(asked)
 
 
 def _refuse_unknown_words(inbox: PreparedInbox, settings: RunSettings) -> None:
@@ -124,7 +120,7 @@ def _begin(
     """Settings of a new run. Without a start, the model that a plan would take for plenty of data."""
     machine = cpu_machine(slurm) if asked.device == "cpu" else choose_machine(slurm=slurm)
     with told_of_toml(folder):
-        vocabulary_size = load_vocabulary(_tokenizer(reading, folder)).size
+        vocabulary_size = load_vocabulary(beside(reading.tokenizer, folder)).size
     data = PlanData(
         path=str(folder.absolute()),
         train_tokens=_PLENTY_OF_TOKENS,
@@ -177,8 +173,3 @@ def _for_inbox(base: RunSettings, reading: InboxSettings, folder: Path) -> RunSe
     if reading.examples == "none":
         return settings
     return replace(settings, windows="document", attention="document")
-
-
-def _tokenizer(reading: InboxSettings, folder: Path) -> str:
-    beside = folder / reading.tokenizer
-    return str(beside) if beside.exists() else reading.tokenizer

@@ -117,7 +117,8 @@ def tell_held_out(
     """How much the yardstick is worth."""
     found = open_held_out(run, settings, yardstick)
     windows = 0 if found is None else found.window_count
-    text = f"{windows} windows are held out in {run / HELD_OUT_NAME}: every evaluation is on them"
+    held = "1 window is" if windows == 1 else f"{windows} windows are"
+    text = f"{held} held out in {run / HELD_OUT_NAME}: no evaluation is on any other"
     if windows >= FEWEST_WINDOWS:
         listen(Note(text=text))
     else:

@@ -87,7 +87,7 @@ def read_inbox_settings(inbox: Path) -> InboxSettings:
 def tokenize_settings(settings: InboxSettings, inbox: Path, *, context: int) -> TokenizeSettings:
     """What `tokenize` is told, for a model with windows of `context` tokens; refused if it cannot be meant."""
     found = TokenizeSettings(
-        tokenizer=_beside(settings.tokenizer, inbox),
+        tokenizer=beside(settings.tokenizer, inbox),
         column=settings.column,
         separator=settings.separator,
         bad_text=settings.bad_text,
@@ -115,7 +115,7 @@ def _with_examples(
             remedy=f"set `context = {context}` there, or leave it out",
         )
     assert settings.examples != "none", "these are documents"
-    template = None if settings.template is None else _beside(settings.template, inbox)
+    template = None if settings.template is None else beside(settings.template, inbox)
     named = replace(
         found,
         examples=settings.examples,
@@ -212,7 +212,7 @@ def _read(path: Path) -> dict[str, object]:
         ) from cause
 
 
-def _beside(name: str, inbox: Path) -> str:
+def beside(name: str, inbox: Path) -> str:
     """A file beside the settings, or whatever else the name stands for."""
     path = inbox / name
     return str(path.absolute()) if name and path.exists() else name

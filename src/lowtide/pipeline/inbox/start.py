@@ -71,7 +71,7 @@ def opening_lines(chosen: ChosenInbox) -> list[str]:
         f"{settings.recipe}, on {place}",
         f"{kind} from {inbox.folder}: {epochs} of each file, steps of "
         f"{format_count(settings.batch_tokens)} tokens, learning rate {settings.learning_rate:g} after "
-        f"{settings.warmup_steps:,} steps",
+        f"{settings.warmup_steps:,} step{'' if settings.warmup_steps == 1 else 's'}",
         f"a file is tokenized in {format_bytes(inbox.least_bytes)} or more, beside the model",
     ]
     if settings.init is not None:

@@ -49,7 +49,7 @@ from lowtide.training.loop import Loop, Surroundings, WhyStop
 from lowtide.training.pace import Pace
 from lowtide.training.run_folder import RUN_NAME, read_run_record
 from lowtide.training.run_results import FailedFile, InboxRun
-from lowtide.training.settings import RunSettings, steps_for
+from lowtide.training.settings import RunSettings, steps_for, windows_for
 from lowtide.training.tensorboard import Board
 from lowtide.units import printable
 
@@ -123,6 +123,8 @@ class _Desk:
         self._ledger = Ledger(run.folder)
         self._intake = Intake(inbox, self._ledger, self._say, self._warn)
         self._pace: Pace | None = None
+        self._windows_done = 0
+        """Trained on in files that are done, once for every epoch."""
         self._told_waiting = False
         self._told_nothing_held_out = False
 
@@ -169,6 +171,9 @@ class _Desk:
         if self._ledger.yardstick is not None:
             check_held_out(folder, self._ledger.yardstick)
         done = self._ledger.done_count
+        self._windows_done = sum(
+            _windows_of(one, self._settings) for one in read_entries(folder) if one.stage == "done"
+        )
         if undone:
             text = f"{undone} files were done and are not in the newest checkpoint: they come again"
             self._warn(text)
@@ -249,7 +254,7 @@ class _Desk:
             (windows, held_out),
             self._state,
             self._around,
-            first_step=entry.first_step,
+            windows_before=self._windows_done,
         )
         try:
             self._state = loop.run()
@@ -263,6 +268,7 @@ class _Desk:
     def _finish(self, entry: Entry) -> None:
         self._shelf.remove(entry)
         self._ledger.finish(entry)
+        self._windows_done += _windows_of(entry, self._settings)
         self._say(f"{entry.name} is done after step {entry.last_step}")
 
     def _fail(self, entry: Entry, reason: str) -> None:
@@ -337,6 +343,13 @@ def _steps_on(windows: int, settings: RunSettings) -> int:
         return 0
     per_step = settings.windows_per_step
     return steps_for(settings.epochs or 1.0, window_count=windows, windows_per_step=per_step)
+
+
+def _windows_of(entry: Entry, settings: RunSettings) -> int:
+    """That the steps on a file are trained on, over all its epochs."""
+    if not entry.steps:
+        return 0
+    return windows_for(settings.epochs or 1.0, window_count=entry.windows)
 
 
 def _open_windows(shards: Path, settings: RunSettings) -> TokenDataset:

@@ -22,6 +22,7 @@ from lowtide.errors import (
     DoesNotFitError,
     InterruptedRun,
     LowtideError,
+    SharedFaultError,
     StoppedError,
     StorageError,
     UsageError,
@@ -44,7 +45,14 @@ _SECONDS_TO_LEAVE = 30.0
 _LAST_OF_STDERR = 2000
 _KINDS: dict[str, type[LowtideError]] = {
     kind.__name__: kind
-    for kind in (StorageError, DoesNotFitError, UsageError, VerificationError, DataError)
+    for kind in (
+        StorageError,
+        DoesNotFitError,
+        UsageError,
+        VerificationError,
+        DataError,
+        SharedFaultError,
+    )
 }
 
 

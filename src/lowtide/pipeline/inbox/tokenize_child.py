@@ -15,15 +15,13 @@ from dataclasses import asdict, replace
 
 import msgspec
 
-from lowtide.errors import DataError, LowtideError, UsageError
+from lowtide.errors import DataError, LowtideError, SharedFaultError, UsageError
 from lowtide.events import Event, Note
 from lowtide.pipeline.inbox.child_words import Asked, Report
 from lowtide.pipeline.stop_signals import listen_for_stops
 from lowtide.pipeline.watch_run import ShouldStop
 
 _ABANDONED = 1
-_SHARED_FAULTS = ("template ", "the bytes of the tokens do not add up", "tokenizers cannot load")
-"""How errors begin that a template or a tokenizer causes, whatever the file."""
 
 
 def main() -> None:
@@ -86,16 +84,15 @@ def _tokenize(asked: Asked, should_stop: ShouldStop) -> Report:
             should_stop=should_stop,
         )
     except LowtideError as error:
-        return _report(error, ends_run=not _is_the_files_fault(error))
+        return _report(error, ends_run=not is_the_files_fault(error))
     return Report()
 
 
-def _is_the_files_fault(error: LowtideError) -> bool:
+def is_the_files_fault(error: LowtideError) -> bool:
     """Of its rows, its format or its columns; not of memory, nor of a template or tokenizer that all share."""
-    if not isinstance(error, DataError | UsageError) or isinstance(error.__cause__, MemoryError):
+    if isinstance(error, SharedFaultError) or isinstance(error.__cause__, MemoryError):
         return False
-    about = error.__cause__ if isinstance(error.__cause__, DataError) else error
-    return not about.problem.startswith(_SHARED_FAULTS)
+    return isinstance(error, DataError | UsageError)
 
 
 def _report(error: LowtideError, *, ends_run: bool) -> Report:

@@ -18,7 +18,7 @@ from typing import TypeAlias, cast
 import jinja2
 from jinja2 import nodes
 
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import SharedFaultError, UsageError
 from lowtide.source.examples.counted_tree import RefusedNodeError
 from lowtide.source.examples.marks import LEARNT_CLOSE, LEARNT_OPEN
 from lowtide.source.examples.metering import TooMuchError
@@ -206,8 +206,8 @@ class JinjaTemplate:
     def _bad(self, error: Exception) -> BadExampleError:
         return BadExampleError(f"template {self.name} says: {printable(str(error))[:200]}")
 
-    def _fault(self, what: str, remedy: str) -> DataError:
-        return DataError(f"template {self.name} {what}", remedy=remedy)
+    def _fault(self, what: str, remedy: str) -> SharedFaultError:
+        return SharedFaultError(f"template {self.name} {what}", remedy=remedy)
 
 
 def _compile(

@@ -273,10 +273,11 @@ def _placed(place: str, part: Part) -> Iterator[None]:
 
 
 def _at(place: str, part: Part, error: DataError) -> DataError:
+    """The same error, of the same class, with file and row."""
     path = str(part.file.path)
     if path in error.problem:
         return error
-    return DataError(f"{path}, {place}: {error.problem}", remedy=error.remedy)
+    return type(error)(f"{path}, {place}: {error.problem}", remedy=error.remedy)
 
 
 def _mended_turn(turn: Turn, faults: set[str]) -> Turn:

@@ -40,7 +40,7 @@ class Template(Protocol):
     def render(self, turns: Sequence[Turn], learn: Learn, sheet: Sheet) -> None:
         """Lay the text of an example on the sheet, as parts of which some are learnt.
 
-        `BadExampleError` if the row is at fault, `DataError` if the template is."""
+        `BadExampleError` if the row is at fault, `SharedFaultError` if the template is."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,77 @@
+"""`lowtide demo`: from text to a trained GPT in one command, on what every machine has."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from lowtide.cli.choices import FOLDER, SIZE, debug_option, json_option
+from lowtide.cli.command import Command, examples
+from lowtide.pipeline.demo.stages import DEFAULT_FOLDER, Stage
+from lowtide.pipeline.stop_signals import listen_for_stops
+
+
+@click.command(
+    "demo",
+    cls=Command,
+    epilog=examples(
+        "lowtide demo",
+        "lowtide demo --clean",
+        read_on="docs/demo.md",
+    ),
+)
+@click.option(
+    "--out",
+    type=FOLDER,
+    metavar="DIR",
+    default=DEFAULT_FOLDER,
+    show_default=True,
+    help="Folder for all of it.",
+)
+@click.option(
+    "--memory",
+    type=SIZE,
+    metavar="SIZE",
+    default="256MiB",
+    show_default=True,
+    help="Budget for text, and the box of the comparison.",
+)
+@click.option("--clean", is_flag=True, help="Remove what the demo made.")
+@json_option
+@debug_option
+def demo_command(out: str, memory: str, clean: bool, as_json: bool) -> None:
+    """See all of it in two minutes, offline, on a CPU.
+
+    The sources of Python's standard library become a tokenizer, tokens, a proof, a plan, a small GPT, a
+    sample of it, and a comparison with the usual way in a box of the same size. Each stage shows its command,
+    its time, and its peak of private memory. Run again, it goes on with the first stage that is not done.
+    """
+    from lowtide.pipeline.demo.story import StageDone, clean_demo, run_demo, usual_settings
+    from lowtide.pipeline.demo.words import closing_rows, demo_record, stage_lines
+    from lowtide.report.comparison import show_passing_lines
+    from lowtide.report.demo_lines import show_cleaned, show_end, show_stage
+    from lowtide.units import format_seconds, parse_bytes
+
+    if clean:
+        show_cleaned(Path(out), clean_demo(Path(out)), as_json=as_json)
+        return
+
+    def look(stage: Stage, seconds: float) -> None:
+        tell(f"{stage.title}, {format_seconds(seconds)}", True)
+
+    def listen(done: StageDone) -> None:
+        tell("", True)
+        show_stage([] if as_json else stage_lines(done))
+
+    with show_passing_lines() as tell, listen_for_stops() as should_stop:
+        demo = run_demo(
+            Path(out),
+            usual_settings(parse_bytes(memory)),
+            environment=os.environ,
+            listen=listen,
+            look=look,
+            should_stop=should_stop,
+        )
+    show_end(closing_rows(demo), demo_record(demo), as_json=as_json)

@@ -1,0 +1,1 @@
+"""`lowtide demo`: every command once, on text that every machine has."""

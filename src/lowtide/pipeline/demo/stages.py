@@ -1,0 +1,209 @@
+"""The stages of the demo: which command each one is, what it reads and what it makes."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeAlias
+
+from lowtide.units import MIB, round_up_to_mib
+
+Key: TypeAlias = Literal[
+    "corpus",
+    "tokenizer",
+    "tokenize",
+    "verify",
+    "plan",
+    "train",
+    "sample",
+    "export",
+    "compare",
+    "report",
+]
+TITLES: dict[Key, str] = {
+    "corpus": "collect text",
+    "tokenizer": "learn a tokenizer",
+    "tokenize": "tokenize",
+    "verify": "verify",
+    "plan": "plan",
+    "train": "train a GPT",
+    "sample": "sample from it",
+    "export": "export it",
+    "compare": "compare",
+    "report": "report",
+}
+
+DEFAULT_FOLDER = "lowtide-demo"
+VOCABULARY = 1024
+TRAINING_BYTES = 640 * MIB
+"""What training may take: torch alone is larger than the budget that text needs."""
+PROMPT = "def main("
+_CONTEXT, _BATCH_TOKENS = 128, 2048
+_MODULE = "lowtide.pipeline.demo.corpus"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DemoSettings:
+    """What a demo is made of."""
+
+    memory_bytes: int
+    library: Path
+    """The folder whose sources are the text."""
+    with_torch: bool
+    """Without it there is no model."""
+    steps: int = 300
+    """Half a minute on one core of a laptop."""
+    compares: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stage:
+    """One command of the demo, run in its folder."""
+
+    key: Key
+    arguments: tuple[str, ...]
+    """Of `lowtide`; of a module of ours where there is no such command."""
+    reads: tuple[Key, ...] = ()
+    """Stages that it needs: made anew, they make it old."""
+    makes: tuple[str, ...] = ()
+    """Paths in the folder that are its alone."""
+    budget_bytes: int | None = None
+    """None where nothing was promised."""
+    goes_on: bool = False
+    """Run again, the command itself goes on where it was."""
+    needs_torch: bool = False
+
+    @property
+    def title(self) -> str:
+        """What it does, in a few words."""
+        return TITLES[self.key]
+
+    @property
+    def shown(self) -> str | None:
+        """The command as a person types it."""
+        if self.key == "corpus":
+            return None
+        return shlex.join(["lowtide", *self.arguments])
+
+    @property
+    def command(self) -> list[str]:
+        """The command as it is run: nothing in the folder can take the place of a module."""
+        start = [sys.executable, "-P", "-m"]
+        if self.key == "corpus":
+            return [*start, _MODULE, *self.arguments]
+        return [*start, "lowtide", *self.arguments, "--json"]
+
+
+def list_stages(settings: DemoSettings) -> list[Stage]:
+    """All that can be run, in order. The last draws the run that there is."""
+    stages = [*_of_text(settings), *_of_the_model(settings), *_looks(settings)]
+    return [
+        stage
+        for stage in stages
+        if (settings.with_torch or not stage.needs_torch)
+        and (settings.compares or stage.key != "compare")
+    ]
+
+
+def _of_text(settings: DemoSettings) -> list[Stage]:
+    budget_bytes = settings.memory_bytes
+    memory = ("--memory", round_up_to_mib(budget_bytes))
+    learn = ("train-tokenizer", "corpus.parquet", "--vocab-size", str(VOCABULARY))
+    encode = ("tokenize", "corpus.parquet", "--tokenizer", "tokenizer", "--val", "0.01")
+    return [
+        Stage(
+            key="corpus",
+            arguments=("corpus.parquet", str(settings.library)),
+            makes=("corpus.parquet",),
+        ),
+        Stage(
+            key="tokenizer",
+            arguments=(*learn, "--out", "tokenizer", *memory),
+            reads=("corpus",),
+            makes=("tokenizer",),
+            budget_bytes=budget_bytes,
+            goes_on=True,
+        ),
+        Stage(
+            key="tokenize",
+            arguments=(*encode, "--out", "tokens", *memory),
+            reads=("corpus", "tokenizer"),
+            makes=("tokens",),
+            budget_bytes=budget_bytes,
+            goes_on=True,
+        ),
+        Stage(key="verify", arguments=("verify", "tokens"), reads=("tokenize",)),
+    ]
+
+
+def _of_the_model(settings: DemoSettings) -> list[Stage]:
+    wishes = ("--model", "gpt2-pico", "--context", str(_CONTEXT))
+    tokens = str(settings.steps * _BATCH_TOKENS)
+    size = ("--batch-tokens", str(_BATCH_TOKENS), "--tokens", tokens)
+    place = ("--plan", "plan.toml", "--device", "cpu", "--out", "model")
+    return [
+        Stage(
+            key="plan",
+            arguments=("plan", "tokens", *wishes, *size, "--write", "plan.toml"),
+            reads=("tokenize",),
+            makes=("plan.toml",),
+        ),
+        Stage(
+            key="train",
+            arguments=("train", "tokens", *place, "--memory", round_up_to_mib(TRAINING_BYTES)),
+            reads=("tokenize", "plan"),
+            makes=("model",),
+            budget_bytes=TRAINING_BYTES,
+            goes_on=True,
+            needs_torch=True,
+        ),
+        Stage(
+            key="sample",
+            arguments=("sample", "model", "--prompt", PROMPT, "--count", "48", "--device", "cpu"),
+            reads=("train",),
+            needs_torch=True,
+        ),
+        Stage(
+            key="export",
+            arguments=("export", "model", "--to", "huggingface", "--out", "for-transformers"),
+            reads=("train",),
+            makes=("for-transformers",),
+            needs_torch=True,
+        ),
+    ]
+
+
+def _looks(settings: DemoSettings) -> list[Stage]:
+    ways = ("--ways", "list,lowtide", "--sample", "100MB")
+    limit = ("--limit", round_up_to_mib(settings.memory_bytes))
+    run = "model" if settings.with_torch else "tokens"
+    return [
+        Stage(
+            key="compare",
+            arguments=("compare", "corpus.parquet", *ways, *limit, "--out", "compare.html"),
+            reads=("corpus",),
+            makes=("compare.html",),
+        ),
+        Stage(
+            key="report",
+            arguments=("report", run),
+            reads=("train" if settings.with_torch else "tokenize",),
+            makes=(f"{run}/report.html",),
+        ),
+    ]
+
+
+def for_children(environment: Mapping[str, str], package: Path) -> dict[str, str]:
+    """One thread: the same losses on any number of cores, and other work does not slow it down.
+
+    A package that is not installed is put where the commands find it, for they run in another folder.
+    """
+    given = {**environment, "OMP_NUM_THREADS": "1"}
+    if package.name not in ("site-packages", "dist-packages"):
+        paths = [str(package), *filter(None, [environment.get("PYTHONPATH")])]
+        given["PYTHONPATH"] = os.pathsep.join(paths)
+    return given

@@ -1,0 +1,179 @@
+"""The demo in words: each stage with what it took, and at the end where everything lies and what comes next."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from lowtide.pipeline.demo.record import as_plain
+from lowtide.pipeline.demo.stages import DEFAULT_FOLDER, TITLES, VOCABULARY, Key
+from lowtide.pipeline.demo.story import Demo, StageDone
+from lowtide.units import GIB, format_bytes, format_count, format_seconds
+
+Facts: TypeAlias = Mapping[str, Any]
+"""What a command said with `--json`."""
+
+_INSTALL = "pip install 'lowtide[train]'"
+
+
+def stage_lines(done: StageDone) -> list[str]:
+    """A stage that is done: its number, time and peak; below, its command and what came of it."""
+    stage, record = done.stage, done.record
+    keys = list(TITLES)
+    budget = "" if stage.budget_bytes is None else f" of {format_bytes(stage.budget_bytes)}"
+    peak = f"peak {format_bytes(record.peak_private_bytes)}{budget}"
+    number = f"{keys.index(stage.key) + 1}/{len(keys)}"
+    head = (
+        f"{number:>5}  {stage.title:<18} {format_seconds(record.seconds):>6}, {peak}{_remark(done)}"
+    )
+    command = [] if stage.shown is None else [f"$ {stage.shown}"]
+    return [
+        head,
+        *(f"       {line}" for line in [*command, *_tell_facts(stage.key, record.facts or {})]),
+    ]
+
+
+def _remark(done: StageDone) -> str:
+    """What a reader must know of the figures."""
+    if done.before:
+        return " (done before)"
+    return " (went on; since this start)" if done.record.went_on else ""
+
+
+def _tell_facts(key: Key, facts: Facts) -> list[str]:
+    """What was done, in a line or a few; every figure is the command's own."""
+    match key:
+        case "corpus":
+            return [_corpus_line(facts)]
+        case "tokenizer":
+            learnt = facts["learnt"][0]
+            size = f"{learnt['bytes_per_token']:.2f} bytes a token"
+            return [
+                f"{format_count(learnt['tokens'])} tokens from {format_count(facts['words'])} words, {size}"
+            ]
+        case "tokenize":
+            return [
+                f"{format_count(facts['tokens'])} tokens of {format_count(facts['documents'])} documents"
+            ]
+        case "verify":
+            return [
+                f"every checksum right; {facts['compared_documents']} documents equal to their text"
+            ]
+        case "plan":
+            return [_plan_line(facts)]
+        case "train":
+            guess = math.log(VOCABULARY)
+            return [
+                f"{facts['step']} steps; loss {facts['best_loss']:.2f} on held-out text (guessing: {guess:.2f})"
+            ]
+        case "sample":
+            return _sample_lines(facts)
+        case "export":
+            return ["a GPT-2 that transformers opens"]
+        case "compare":
+            return [_way_line(way) for way in facts["ways"]]
+        case "report":
+            return [str(facts["verdict"])]
+
+
+def _corpus_line(facts: Facts) -> str:
+    python = f"{sys.version_info.major}.{sys.version_info.minor}"
+    size = format_bytes(facts["text_bytes"])
+    return f"the sources of Python {python}: {format_count(facts['files'])} files, {size}"
+
+
+def _plan_line(facts: Facts) -> str:
+    model = facts["models"][0]
+    size = f"{format_count(model['parameters'])} parameters, {model['steps']} steps"
+    memory = f"{format_bytes(model['peak_bytes'])} beside torch (predicted)"
+    if model["hours"] is None:
+        return f"{size}: {memory}"
+    return (
+        f"{size}: {memory}, about {format_seconds(model['hours'] * 3600)} ({model['hours_basis']})"
+    )
+
+
+def _sample_lines(facts: Facts) -> list[str]:
+    """The text, indented less: a terminal has little room."""
+    text = f"{facts['prompt']}{facts['samples'][0]}"
+    return [line.rstrip() for line in text.splitlines() if line.strip()][:6]
+
+
+def _way_line(way: Facts) -> str:
+    """How it ended; of ours its budget, which holds for any text, of others what more text would take."""
+    whole = way["runs"][0]
+    share = "" if whole["share"] is None else f" after {math.floor(100 * whole['share'])} %"
+    ended = "finished" if whole["outcome"] == "finished" else f"{whole['outcome']}{share}"
+    line = f"{way['name']}: {ended}, peak {format_bytes(whole['peak_private_bytes'])}"
+    budget, growth = way["budget_bytes"], way["bytes_per_text_byte"]
+    if budget is not None:
+        return f"{line} (its budget is {format_bytes(budget)})"
+    if growth is None:
+        return line
+    return f"{line}; a GiB of text would take {format_bytes(round(growth * GIB))} (predicted)"
+
+
+def closing_rows(demo: Demo) -> list[tuple[str, str]]:
+    """Figures, paths and the next command; the folder's name is as it was given."""
+    folder, with_torch = demo.folder, demo.settings.with_torch
+    rows = [
+        ("done", f"{format_seconds(demo.seconds)}; peaks: {_highest_peaks(demo)} (sampled)"),
+        ("report", str(folder / ("model" if with_torch else "tokens") / "report.html")),
+        ("comparison", str(folder / "compare.html")),
+    ]
+    if with_torch:
+        opens = f"AutoModelForCausalLM.from_pretrained({str(folder / 'for-transformers')!r})"
+        rows.append(("model", f"{folder / 'for-transformers'}; in transformers: {opens}"))
+    else:
+        names = ", ".join(TITLES[key] for key in _left_out(demo))
+        rows.append(("left out", f"{names}: they need torch"))
+        rows.append(("go on", f"{_INSTALL}, then `{_call(folder)}` again"))
+    rows.append(("your text", "lowtide tokenize YOUR_FILES --out tokens --memory 2GiB"))
+    rows.append(("then", "lowtide plan tokens"))
+    rows.append(("clean up", f"{_call(folder)} --clean"))
+    return rows
+
+
+def _left_out(demo: Demo) -> list[Key]:
+    """Stages that need torch, where it is not installed."""
+    return [] if demo.settings.with_torch else ["train", "sample", "export"]
+
+
+def _highest_peaks(demo: Demo) -> str:
+    """Of text and of training: as much as any of their stages took, of their budget."""
+    rooms: dict[str, tuple[int, int]] = {}
+    for one in demo.stages:
+        budget, room = one.stage.budget_bytes, "training" if one.stage.needs_torch else "text"
+        if budget is not None:
+            highest = max(rooms.get(room, (0, 0))[0], one.record.peak_private_bytes)
+            rooms[room] = (highest, budget)
+    return ", ".join(
+        f"{room} {format_bytes(peak)} of {format_bytes(budget)}"
+        for room, (peak, budget) in rooms.items()
+    )
+
+
+def _call(folder: Path) -> str:
+    where = [] if str(folder) == DEFAULT_FOLDER else ["--out", str(folder)]
+    return shlex.join(["lowtide", "demo", *where])
+
+
+def demo_record(demo: Demo) -> dict[str, object]:
+    """All figures under their names, for `--json`."""
+    return {
+        "folder": str(demo.folder),
+        "memory_bytes": demo.settings.memory_bytes,
+        "seconds": round(demo.seconds, 3),
+        "stages": [_stage_record(one) for one in demo.stages],
+        "left_out": _left_out(demo),
+    }
+
+
+def _stage_record(done: StageDone) -> dict[str, object]:
+    stage = done.stage
+    known = {"stage": stage.key, "budget_bytes": stage.budget_bytes, "done_before": done.before}
+    return {**known, **as_plain(done.record)}

@@ -1,0 +1,90 @@
+"""What a newcomer hands over by mistake is told before any work, with what to do instead."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.commands import call
+
+Captured = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with an empty folder, text, rows of other kinds, and a log."""
+    monkeypatch.chdir(tmp_path)
+    for name in ("empty", "texts"):
+        Path(name).mkdir()
+    (Path("texts") / "a.txt").write_text("one tide\n")
+    Path("a.txt").write_text("one tide\n")
+    Path("rows.csv").write_text("id,text\n1,tide\n")
+    Path("rows.jsonl").write_text('{"content": "tide"}\n')
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("line", "problem", "hint"),
+    [
+        ("tokenize empty --out o", "empty holds no text", "name the files themselves"),
+        ("tokenize https://a.example/x.txt --out o", "is an address", "fetch it first"),
+        ("train-tokenizer hf://a/b --out o", "hf://a/b is an address", "fetch it first"),
+        ("tokenize a.txt --out rows.csv", "rows.csv is a file", "pass a folder as `--out`"),
+        ("tokenize a.txt --out texts", "texts already holds something else", "new or empty"),
+        ("tokenize rows.jsonl --out o", "its keys are: content", "`--column`"),
+        ("plan nowhere", "nowhere does not exist", "name a dataset"),
+        ("plan texts", "texts holds text and no tokens", "`lowtide tokenize texts --out tokens`"),
+        ("inspect a.txt", "a.txt holds text and no tokens", "`lowtide tokenize a.txt"),
+        ("verify empty", "empty holds no token files", "`.npy` or `.bin`"),
+        ("export a.txt --to npy --out a.txt", "a.txt is a file", "folder as `--out`"),
+        ("report texts", "texts has no log", "name the folder of a run"),
+        ("why texts", "it is no run of lowtide", "pass a RUN folder"),
+        ("watch", "nothing to watch", "`-- COMMAND`"),
+        ("doctor --path a.txt --quick", "is a file and no folder", "`--path DIR`"),
+        ("compare texts --ways foo", "there is no way 'foo'", "lowtide-train"),
+    ],
+)
+def test_a_wrong_path_is_told(
+    here: Path, capsys: Captured, line: str, problem: str, hint: str
+) -> None:
+    refused = call(capsys, *line.split())
+    assert refused.code == 2
+    assert problem in refused.problem
+    assert hint in refused.hint
+
+
+@pytest.mark.parametrize(
+    ("line", "problem", "hint"),
+    [
+        ("train nowhere --out r", "nowhere does not exist", "name a dataset"),
+        ("train texts --out r", "texts holds text and no tokens", "lowtide tokenize texts"),
+        ("train --out r", "there is nothing to train on", "`--inbox FOLDER`"),
+        ("sample nowhere --prompt x", "nowhere does not exist", "`lowtide train`"),
+        ("sample texts --prompt x", "holds neither", "`lowtide train`"),
+    ],
+)
+def test_a_wrong_path_is_told_where_torch_is_needed(
+    here: Path, capsys: Captured, line: str, problem: str, hint: str
+) -> None:
+    pytest.importorskip("torch")
+    test_a_wrong_path_is_told(here, capsys, line, problem, hint)
+    assert not Path("r").exists()
+
+
+def test_tokens_are_not_tokenized_again(here: Path, capsys: Captured) -> None:
+    assert call(capsys, "tokenize", "a.txt", "--out", "tokens").code == 0
+    for command in ("tokenize", "train-tokenizer"):
+        refused = call(capsys, command, "tokens", "--out", "again")
+        assert refused.code == 2
+        assert "tokens holds tokens already" in refused.problem
+        assert "`lowtide inspect tokens`" in refused.hint
+    assert not Path("again").exists()
+
+
+def test_rows_that_are_read_as_text_are_told(here: Path, capsys: Captured) -> None:
+    done = call(capsys, "tokenize", "rows.csv", "--out", "tokens")
+    assert done.code == 0
+    assert "note: rows.csv is read as plain text" in done.err
+    assert call(capsys, "tokenize", "rows.csv", "--out", "tokens", "--quiet").err == ""
+    assert "plain text" not in call(capsys, "tokenize", "a.txt", "--out", "other").err

@@ -1,0 +1,308 @@
+"""The demo: every command once, on a small library; it goes on where it was and removes only its own."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pyarrow.parquet as pq
+import pytest
+
+from lowtide.errors import (
+    DoesNotFitError,
+    InterruptedRun,
+    LowtideError,
+    StoppedError,
+    UsageError,
+)
+from lowtide.pipeline.demo import run_stage
+from lowtide.pipeline.demo.corpus import write_corpus
+from lowtide.pipeline.demo.record import StageRecord
+from lowtide.pipeline.demo.stages import TRAINING_BYTES, DemoSettings, Stage, list_stages
+from lowtide.pipeline.demo.story import LEAST_BYTES, Demo, StageDone, clean_demo, run_demo
+from lowtide.pipeline.demo.words import closing_rows, demo_record, stage_lines
+from lowtide.units import MIB
+from tests.commands import call
+
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+@pytest.fixture(scope="session")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Sources in a folder, as Python's own lie: a package, a test that is no text, what others installed."""
+    folder = tmp_path_factory.mktemp("library")
+    (folder / "package").mkdir()
+    (folder / "site-packages").mkdir()
+    for number in range(60):
+        body = "".join(f"def f{line}(x):\n    return x + {line * number}\n" for line in range(150))
+        (folder / "package" / f"m{number:02}.py").write_text(body)
+    (folder / "latin.py").write_bytes("# coding: latin-1\nname = 'Käthe'\n".encode("latin-1"))
+    (folder / "bad.py").write_bytes(b"# no text: \xff\xfe\n")
+    (folder / "site-packages" / "other.py").write_text("somebody = 'else'\n")
+    (folder / "notes.txt").write_text("no source")
+    return folder
+
+
+def settings_of(library: Path, **changed: object) -> DemoSettings:
+    usual = DemoSettings(
+        memory_bytes=256 * MIB, library=library, with_torch=False, steps=3, compares=False
+    )
+    return replace(usual, **changed)  # type: ignore[arg-type]
+
+
+def run(folder: Path, settings: DemoSettings, **more: object) -> Demo:
+    return run_demo(folder, settings, environment=ENVIRONMENT, **more)  # type: ignore[arg-type]
+
+
+def digest(folder: Path, pattern: str) -> list[str]:
+    return [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob(pattern))]
+
+
+def test_the_corpus_is_the_library_alone(library: Path, tmp_path: Path) -> None:
+    facts = write_corpus(tmp_path / "a.parquet", library)
+    rows = pq.read_table(tmp_path / "a.parquet").to_pylist()
+    names = [row["path"] for row in rows]
+    assert names[0] == "latin.py"
+    assert names[1:] == [f"package/m{number:02}.py" for number in range(60)]
+    assert rows[0]["text"].endswith("Käthe'\n")
+    assert (facts.files, facts.left_out) == (61, 1)
+    assert facts.text_bytes == sum(len(row["text"].encode()) for row in rows)
+    write_corpus(tmp_path / "b.parquet", library)
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
+
+
+def test_all_stages_run_with_torch_and_are_remembered(library: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    folder = tmp_path / "demo"
+    everything = settings_of(library, with_torch=True, compares=True)
+    first = run(folder, everything)
+    assert [one.stage.key for one in first.stages][-3:] == ["export", "compare", "report"]
+    assert len(first.stages) == 10
+    for one in first.stages:
+        budget = one.stage.budget_bytes
+        assert one.record.peak_private_bytes > 0
+        assert budget is None or one.record.peak_private_bytes <= budget
+    from transformers import AutoModelForCausalLM
+
+    assert AutoModelForCausalLM.from_pretrained(folder / "for-transformers").num_parameters() > 1000
+    assert "list" in (folder / "compare.html").read_text()
+    assert (folder / "model" / "report.html").exists()
+    told = dict(closing_rows(first))
+    assert str(folder / "for-transformers") in told["model"]
+    assert told["clean up"] == f"lowtide demo --out {folder} --clean"
+    began = time.monotonic()
+    again = run(folder, everything)
+    assert all(one.before for one in again.stages)
+    assert time.monotonic() - began < 5
+    assert all("(done before)" in stage_lines(one)[0] for one in again.stages)
+    assert json.dumps(demo_record(again))
+
+
+@pytest.mark.long
+def test_two_demos_make_the_same_bytes(library: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    found = []
+    for name, memory in (("a", 256 * MIB), ("b", 320 * MIB)):
+        run(tmp_path / name, settings_of(library, with_torch=True, memory_bytes=memory))
+        files = ("tokenizer/tokenizer.json", "tokens/*.npy", "for-transformers/*.safetensors")
+        found.append([digest(tmp_path / name, pattern) for pattern in files])
+    assert found[0] == found[1]
+    assert all(found[0])
+
+
+def test_without_torch_the_rest_is_named_and_comes_later(library: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    first = run(tmp_path / "demo", settings_of(library))
+    keys = [one.stage.key for one in first.stages]
+    assert keys == ["corpus", "tokenizer", "tokenize", "verify", "plan", "report"]
+    told = dict(closing_rows(first))
+    assert told["left out"].startswith("train a GPT, sample from it, export it")
+    assert "pip install 'lowtide[train]'" in told["go on"]
+    assert (tmp_path / "demo" / "tokens" / "report.html").exists()
+    later = run(tmp_path / "demo", settings_of(library, with_torch=True))
+    before = {one.stage.key for one in later.stages if one.before}
+    assert before == {"corpus", "tokenizer", "tokenize", "verify", "plan"}
+    assert (tmp_path / "demo" / "model" / "report.html").exists()
+
+
+def test_another_budget_is_measured_anew(library: Path, tmp_path: Path) -> None:
+    run(tmp_path / "demo", settings_of(library))
+    again = run(tmp_path / "demo", settings_of(library, memory_bytes=300 * MIB))
+    assert [one.stage.key for one in again.stages if one.before] == ["corpus"]
+    assert "300MiB" in stage_lines(again.stages[1])[1]
+
+
+def test_a_stop_ends_it_cleanly_and_it_goes_on(library: Path, tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    folder, settings = tmp_path / "demo", settings_of(library, with_torch=True, steps=60)
+    log = folder / "model" / "log.jsonl"
+
+    def stop_in_training() -> str | None:
+        return "terminated" if log.exists() and b'"step"' in log.read_bytes() else None
+
+    with pytest.raises(StoppedError, match="train a GPT") as told:
+        run(folder, settings, should_stop=stop_in_training)
+    assert "again" in told.value.remedy
+    assert not running_in(folder)
+    done = {one.stage.key: one for one in run(folder, settings).stages}
+    assert done["train"].record.went_on
+    assert "went on" in stage_lines(done["train"])[0]
+    assert done["plan"].before
+    assert done["train"].record.facts is not None
+    assert done["train"].record.facts["step"] == 60
+
+
+def running_in(folder: Path) -> list[int]:
+    """Processes whose current folder it is."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.cwd() == str(folder):
+                found.append(process.pid)
+    return found
+
+
+def test_a_killed_demo_goes_on_although_its_command_still_runs(
+    library: Path, tmp_path: Path
+) -> None:
+    code = (
+        "import os, sys\nfrom pathlib import Path\n"
+        "from lowtide.pipeline.demo.stages import DemoSettings\n"
+        "from lowtide.pipeline.demo.story import run_demo\n"
+        "settings = DemoSettings(\n"
+        "    memory_bytes=256 << 20, library=Path(sys.argv[2]), with_torch=False, steps=3, compares=False)\n"
+        "run_demo(Path(sys.argv[1]), settings, environment=os.environ)\n"
+    )
+    folder = tmp_path / "demo"
+    child = subprocess.Popen([sys.executable, "-c", code, str(folder), str(library)])
+    deadline = time.monotonic() + 60
+    while not (folder / "tokenizer").exists() and time.monotonic() < deadline:
+        time.sleep(0.01)
+    child.send_signal(signal.SIGKILL)
+    child.wait()
+    assert (folder / "tokenizer").exists()
+    done = run(folder, settings_of(library))
+    assert [one.stage.key for one in done.stages if one.before] == ["corpus"]
+    assert done.stages[-1].record.facts is not None
+
+
+def test_a_command_that_does_not_listen_is_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(60)"
+    stage = Stage(key="verify", arguments=())
+    monkeypatch.setattr(Stage, "command", property(lambda _stage: [sys.executable, "-c", deaf]))
+    monkeypatch.setattr(run_stage, "_STOP_SECONDS", 0.3)
+    asked = iter([None] * 10 + ["interrupted"])
+    with pytest.raises(InterruptedRun, match="stopped during 'verify'"):
+        run_stage.run_stage(
+            stage,
+            tmp_path,
+            tmp_path,
+            environment=ENVIRONMENT,
+            should_stop=lambda: next(asked),  # type: ignore[arg-type,return-value]
+            look=lambda _seconds: None,
+        )
+    assert not running_in(tmp_path)
+
+
+def test_a_stage_that_fails_says_why_and_what_to_do(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(LowtideError, match=r"'collect text' failed.*no sources") as told:
+        run(tmp_path / "demo", settings_of(tmp_path / "empty"))
+    assert "lowtide tokenize TEXT" in told.value.remedy
+
+
+def test_only_what_the_demo_made_is_removed(library: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    run(folder, settings_of(library))
+    (folder / "mine.txt").write_text("mine")
+    (folder / ".corpus.parquet.4711.tmp").write_bytes(b"of a killed write")
+    clean_demo(folder)
+    assert [path.name for path in folder.iterdir()] == ["mine.txt"]
+    with pytest.raises(UsageError, match="holds no demo"):
+        clean_demo(folder)
+    assert (folder / "mine.txt").exists()
+
+
+def test_what_cannot_be_meant_is_refused(library: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("a file")
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.tex").write_text("a thesis")
+    with pytest.raises(UsageError, match="is a file"):
+        run(tmp_path / "file", settings_of(library))
+    with pytest.raises(UsageError, match=r"thesis\.tex"):
+        run(tmp_path / "full", settings_of(library))
+    with pytest.raises(DoesNotFitError, match=r"does not fit in 10\.0 MiB"):
+        run(tmp_path / "demo", settings_of(library, memory_bytes=10 * MIB))
+    assert not (tmp_path / "demo").exists()
+
+
+@pytest.mark.parametrize("content", ["{", "{}", '{"a": 1}', '{"stages": {}}', "[]"])
+def test_a_record_that_is_none_of_ours_lets_nothing_be_removed(
+    library: Path, tmp_path: Path, content: str
+) -> None:
+    (tmp_path / "lowtide-demo.json").write_text(content)
+    (tmp_path / "tokens").mkdir()
+    (tmp_path / "tokens" / "precious").touch()
+    for attempt in (lambda: run(tmp_path, settings_of(library)), lambda: clean_demo(tmp_path)):
+        with pytest.raises(UsageError, match="cannot be read as the record of a demo"):
+            attempt()
+    assert (tmp_path / "tokens" / "precious").exists()
+    assert (tmp_path / "lowtide-demo.json").read_text() == content
+
+
+def test_what_came_into_the_folder_meanwhile_is_not_removed(library: Path, tmp_path: Path) -> None:
+    run(tmp_path / "demo", settings_of(library))
+    (tmp_path / "demo" / "model").mkdir()
+    (tmp_path / "demo" / "model" / "precious").touch()
+    with pytest.raises(UsageError, match="the demo did not make it"):
+        run(tmp_path / "demo", settings_of(library, with_torch=True))
+    clean_demo(tmp_path / "demo")
+    assert (tmp_path / "demo" / "model" / "precious").exists()
+
+
+def test_work_of_another_command_is_left_alone(library: Path, tmp_path: Path) -> None:
+    (tmp_path / ".lowtide").mkdir()
+    (tmp_path / ".lowtide" / "lock").touch()
+    (tmp_path / ".lowtide" / "job.json").write_text("{}")
+    with pytest.raises(UsageError, match=r"\.lowtide"):
+        run(tmp_path, settings_of(library))
+
+
+def test_the_least_budget_is_enough(library: Path, tmp_path: Path) -> None:
+    settings = settings_of(library, memory_bytes=LEAST_BYTES, compares=True)
+    done = {one.stage.key: one for one in run(tmp_path / "demo", settings).stages}
+    ours = stage_lines(done["compare"])[-1]
+    assert "lowtide tokenize: finished" in ours
+
+
+def test_peaks_of_text_and_of_training_are_told_apart(library: Path, tmp_path: Path) -> None:
+    settings = settings_of(library, memory_bytes=TRAINING_BYTES, with_torch=True)
+    stages = list_stages(settings)
+    done = [
+        StageDone(
+            stage=stage,
+            record=StageRecord(command=(), peak_private_bytes=(number + 1) * MIB, facts={}),
+            before=True,
+        )
+        for number, stage in enumerate(stages)
+    ]
+    demo = Demo(folder=tmp_path, settings=settings, stages=tuple(done), seconds=1.0)
+    told = dict(closing_rows(demo))["done"]
+    assert "text 3.0 MiB of 640.0 MiB, training 6.0 MiB of 640.0 MiB" in told
+
+
+def test_the_command_refuses_and_cleans(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused = call(capsys, "demo", "--clean", "--out", str(tmp_path))
+    assert refused.code == 2
+    assert "holds no demo" in refused.err
