@@ -19,6 +19,8 @@ import lowtide as lowtide_package
 from lowtide.memory.cgroups import memory_cgroups
 from tests.commands import LOWTIDE, call, lowtide
 
+pytestmark = pytest.mark.many
+
 Capsys = pytest.CaptureFixture[str]
 BOX = ("--limit", "512MiB", "--separator", "line")
 

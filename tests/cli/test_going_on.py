@@ -17,6 +17,8 @@ from tests.commands import (
     manifest_of,
 )
 
+pytestmark = pytest.mark.many
+
 Capsys = pytest.CaptureFixture[str]
 
 

@@ -241,6 +241,26 @@ def test_the_allocator_lets_segments_grow_unless_it_was_told(
     assert {name: os.environ[name] for name in names if name in os.environ} == then
 
 
+@pytest.mark.parametrize(
+    ("chosen", "then"),
+    [({}, "PASSIVE"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "ACTIVE"), ({"GOMP_SPINCOUNT": "9"}, None)],
+)
+def test_waiting_threads_sleep_unless_they_were_told(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    chosen: dict[str, str],
+    then: str | None,
+) -> None:
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT", "KMP_BLOCKTIME"):
+        monkeypatch.setenv(name, "before")  # so that it is as it was afterwards
+        monkeypatch.delenv(name)
+    for name, value in chosen.items():
+        monkeypatch.setenv(name, value)
+    assert call(capsys, "train", tmp_path / "none", "--out", tmp_path / "run").code == 2
+    assert os.environ.get("OMP_WAIT_POLICY") == then
+
+
 def test_weights_and_biases_is_asked_for_and_missing(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

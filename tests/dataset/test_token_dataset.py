@@ -170,6 +170,7 @@ HOLDS: dict[str, Callable[[Array], object]] = {
 }
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("hold", HOLDS)
 @pytest.mark.parametrize("part", [0, 1, 2])
 def test_what_the_caller_holds_is_never_overwritten(path: Path, hold: str, part: int) -> None:

@@ -45,7 +45,9 @@ def child(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A process whose output goes to files, as a shell's redirection would have it."""
     with (folder / "out.txt").open("wb") as out, (folder / "err.txt").open("wb") as err:
-        process = subprocess.Popen(list(command), stdout=out, stderr=err, preexec_fn=before)
+        process = subprocess.Popen(
+            list(command), cwd=folder, stdout=out, stderr=err, preexec_fn=before
+        )
     try:
         yield process
     finally:

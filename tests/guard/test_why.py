@@ -167,7 +167,7 @@ STAGED: dict[str, tuple[Stage, str, str]] = {
     ),
     "disk full": (dies("open('/dev/full', 'w').write('x' * 99999)"), "disk full", "certain"),
     "file too large": (
-        dies("import sys; open(sys.argv[0] + 'big', 'wb').write(b'x' * 99999)", before=small_files),
+        dies("open('big', 'wb').write(b'x' * 99999)", before=small_files),
         "failed",
         "certain",
     ),
@@ -236,6 +236,7 @@ STAGED: dict[str, tuple[Stage, str, str]] = {
 }  # fmt: skip
 
 
+@pytest.mark.many
 @pytest.mark.parametrize(("stage", "cause", "sureness"), STAGED.values(), ids=STAGED)
 def test_the_verdict_on_a_staged_death(
     tmp_path: Path, stage: Stage, cause: str, sureness: str

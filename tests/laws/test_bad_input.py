@@ -35,6 +35,8 @@ from tests.commands import (
 )
 from tests.commands import lowtide as lowtide_process
 
+pytestmark = pytest.mark.many
+
 Capsys = pytest.CaptureFixture[str]
 ROWS = [f"row {number} of the tide table, with some words" for number in range(50)]
 

@@ -25,6 +25,8 @@ from tests.conftest import TOKENIZERS
 from tests.corpora import SEPARATOR, make_document, make_documents, write_inputs
 from tests.vocabularies import rank_file
 
+pytestmark = pytest.mark.many
+
 TINY_BLOCKS = (64, 1000, 70_000, 1 << 20)
 
 

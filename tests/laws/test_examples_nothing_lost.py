@@ -16,6 +16,8 @@ from lowtide.errors import StoppedError
 from tests.commands import call
 from tests.laws.chats import make_chats, write_chats
 
+pytestmark = pytest.mark.many
+
 SHARD_TOKENS = 200_000
 
 

@@ -247,6 +247,7 @@ def test_whoever_read_along_may_go_away(tmp_path: Path) -> None:
     assert step_of(find_checkpoints(tmp_path / "run")[-1]) == 24
 
 
+@pytest.mark.long
 def test_no_stderr_at_all_is_no_reason_not_to_train(tmp_path: Path) -> None:
     data = make_tokens(tmp_path / "tokens")
     plan = write_plan(tmp_path / "plan.toml", make_settings(data, steps=2))

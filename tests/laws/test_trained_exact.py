@@ -25,6 +25,7 @@ def documents() -> list[str]:
     return make_documents(21, count=300, longest=6000) + code
 
 
+@pytest.mark.many
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("special", [(), ("<|endoftext|>", "<|pad|>")])
 def test_merges_and_vocabulary_equal_those_of_tokenizers(

@@ -18,6 +18,8 @@ from tests.corpora import SEPARATOR, make_documents
 from tests.laws.test_trained_same_bytes import invented_words
 from tests.trained import read_trained, trained_bytes
 
+pytestmark = pytest.mark.many
+
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:

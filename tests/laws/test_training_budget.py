@@ -14,6 +14,8 @@ from lowtide.units import MIB, parse_bytes
 from tests.boxes import BoxResult, drop_from_page_cache, run_in_box
 from tests.corpora import SEPARATOR, make_document
 
+pytestmark = pytest.mark.many
+
 BUDGET = "128MiB"
 
 

@@ -19,7 +19,10 @@ from lowtide.units import MIB
 from tests.commands import LOWTIDE
 from tests.laws.test_watch import DEAF_LEAK, Desk, python
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="watches Linux processes")
+pytestmark = [
+    pytest.mark.skipif(sys.platform != "linux", reason="watches Linux processes"),
+    pytest.mark.many,
+]
 
 FORKING = """
 import os, time

@@ -89,6 +89,7 @@ def test_an_exported_tokenizer_opens_in_transformers(run: Path, tmp_path: Path) 
     out = export_model(run, tmp_path / "out")
     ours = Tokenizer.load(run / "tokenizer")
     theirs = transformers.AutoTokenizer.from_pretrained(out)
+    assert theirs.model_max_length == json.loads((out / "config.json").read_text())["n_positions"]
     text = "The tide, über  allem: 潮 12345\n\n"
     assert theirs(text)["input_ids"] == ours.encode(text)
     assert theirs.decode(ours.encode(text)) == text

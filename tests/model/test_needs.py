@@ -129,6 +129,7 @@ def tensors_of(shape: ModelShape, micro_batch: int, kind: StepKind) -> int:
     return needs.total - needs.workspace
 
 
+@pytest.mark.many
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("allocates_like_a_gpu")
 @pytest.mark.parametrize("accumulating", [False, True], ids=["whole", "parts"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -119,6 +120,7 @@ def test_two_demos_make_the_same_bytes(library: Path, tmp_path: Path) -> None:
     assert all(found[0])
 
 
+@pytest.mark.long
 def test_without_torch_the_rest_is_named_and_comes_later(library: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     first = run(tmp_path / "demo", settings_of(library))
@@ -134,6 +136,7 @@ def test_without_torch_the_rest_is_named_and_comes_later(library: Path, tmp_path
     assert (tmp_path / "demo" / "model" / "report.html").exists()
 
 
+@pytest.mark.long
 def test_another_budget_is_measured_anew(library: Path, tmp_path: Path) -> None:
     run(tmp_path / "demo", settings_of(library))
     again = run(tmp_path / "demo", settings_of(library, memory_bytes=300 * MIB))
@@ -143,7 +146,7 @@ def test_another_budget_is_measured_anew(library: Path, tmp_path: Path) -> None:
 
 def test_a_stop_ends_it_cleanly_and_it_goes_on(library: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
-    folder, settings = tmp_path / "demo", settings_of(library, with_torch=True, steps=60)
+    folder, settings = tmp_path / "demo", settings_of(library, with_torch=True, steps=20)
     log = folder / "model" / "log.jsonl"
 
     def stop_in_training() -> str | None:
@@ -158,7 +161,7 @@ def test_a_stop_ends_it_cleanly_and_it_goes_on(library: Path, tmp_path: Path) ->
     assert "went on" in stage_lines(done["train"])[0]
     assert done["plan"].before
     assert done["train"].record.facts is not None
-    assert done["train"].record.facts["step"] == 60
+    assert done["train"].record.facts["step"] == 20
 
 
 def running_in(folder: Path) -> list[int]:
@@ -210,7 +213,7 @@ def test_a_command_that_does_not_listen_is_ended(
             tmp_path,
             environment=ENVIRONMENT,
             should_stop=lambda: next(asked),  # type: ignore[arg-type,return-value]
-            look=lambda _seconds: None,
+            look=lambda _seconds, _said: None,
         )
     assert not running_in(tmp_path)
 
@@ -238,13 +241,59 @@ def test_what_cannot_be_meant_is_refused(library: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("a file")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("a thesis")
-    with pytest.raises(UsageError, match="is a file"):
+    with pytest.raises(UsageError, match="is no folder"):
         run(tmp_path / "file", settings_of(library))
     with pytest.raises(UsageError, match=r"thesis\.tex"):
         run(tmp_path / "full", settings_of(library))
     with pytest.raises(DoesNotFitError, match=r"does not fit in 10\.0 MiB"):
         run(tmp_path / "demo", settings_of(library, memory_bytes=10 * MIB))
     assert not (tmp_path / "demo").exists()
+
+
+def test_what_a_user_put_into_its_folders_is_never_removed(library: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    run(folder, settings_of(library))
+    notes = folder / "tokens" / "my notes.txt"
+    notes.write_text("weeks of work")
+    with pytest.raises(UsageError, match="what the demo did not make"):
+        run(folder, settings_of(library, memory_bytes=300 * MIB))
+    assert notes.exists()
+    again = folder / "tokenizer" / "tokenizer.json"
+    clean_demo(folder)
+    assert [path for path in folder.rglob("*") if path.is_file()] == [notes]
+    assert not again.exists()
+
+
+def test_a_file_that_was_changed_is_no_longer_the_demos(library: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    run(folder, settings_of(library))
+    (folder / "plan.toml").write_text("my own plan")
+    with pytest.raises(UsageError, match=r"plan\.toml"):
+        run(folder, settings_of(library))
+    clean_demo(folder)
+    assert (folder / "plan.toml").read_text() == "my own plan"
+
+
+def test_a_link_in_the_place_of_an_output_is_not_followed(library: Path, tmp_path: Path) -> None:
+    folder, precious = tmp_path / "demo", tmp_path / "precious"
+    run(folder, settings_of(library))
+    precious.mkdir()
+    (precious / "thesis.tex").touch()
+    shutil.rmtree(folder / "tokens")
+    (folder / "tokens").symlink_to(precious)
+    with pytest.raises(UsageError, match="what the demo did not make"):
+        run(folder, settings_of(library))
+    clean_demo(folder)
+    assert (precious / "thesis.tex").exists()
+
+
+def test_settings_in_its_folder_do_not_change_it(library: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "demo"
+    run(folder, settings_of(library))
+    (folder / "lowtide.toml").write_text('[tokenize]\nformat = "llmc"\n')
+    done = run(folder, settings_of(library, memory_bytes=300 * MIB))
+    assert len(done.stages) == 6
+    assert list((folder / "tokens").glob("*.npy"))
 
 
 @pytest.mark.parametrize("content", ["{", "{}", '{"a": 1}', '{"stages": {}}', "[]"])
@@ -265,7 +314,7 @@ def test_what_came_into_the_folder_meanwhile_is_not_removed(library: Path, tmp_p
     run(tmp_path / "demo", settings_of(library))
     (tmp_path / "demo" / "model").mkdir()
     (tmp_path / "demo" / "model" / "precious").touch()
-    with pytest.raises(UsageError, match="the demo did not make it"):
+    with pytest.raises(UsageError, match="what the demo did not make"):
         run(tmp_path / "demo", settings_of(library, with_torch=True))
     clean_demo(tmp_path / "demo")
     assert (tmp_path / "demo" / "model" / "precious").exists()

@@ -15,6 +15,8 @@ from hypothesis import strategies as st
 from lowtide.source import safe_cuts
 from lowtide.source.safe_cuts import CutRule, Pattern, last_safe_cut
 
+pytestmark = pytest.mark.many
+
 CLASSIC_GPT2 = r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"""
 CLASSIC_CL100K = (
     r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}|"""

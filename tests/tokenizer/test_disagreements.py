@@ -19,6 +19,8 @@ from lowtide.tokenizer import disagreements
 from lowtide.tokenizer.disagreements import DISAGREEMENTS, Reference, contains_disagreement
 from lowtide.tokenizer.patterns import PATTERNS, PatternName
 
+pytestmark = pytest.mark.many
+
 REFERENCES: tuple[Reference, ...] = get_args(Reference)
 NAMES: tuple[PatternName, ...] = get_args(PatternName)
 EVERY_PAIR = pytest.mark.parametrize(("reference", "pattern"), [*product(REFERENCES, NAMES)])

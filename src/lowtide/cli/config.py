@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import textwrap
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -168,7 +169,7 @@ def _write(path: Path, text: str, *, force: bool) -> None:
 
     with storage_errors(path):
         _refuse_place(path, force=force)
-        write_atomically(path, text.encode())
+        write_atomically(path.resolve(), text.encode())  # a link stays one
 
 
 def _refuse_place(path: Path, *, force: bool) -> None:
@@ -176,7 +177,9 @@ def _refuse_place(path: Path, *, force: bool) -> None:
         raise UsageError(
             f"{path} is a folder", remedy=f"pass `--out {path / SETTINGS_NAME}`, a file in it"
         )
-    if path.exists() and not force:
+    if path.exists() and not path.is_file():
+        raise UsageError(f"{path} is no file to be replaced", remedy="pass another `--out`")
+    if os.path.lexists(path) and not force:
         raise UsageError(
             f"{path} is there already", remedy="pass `--force` to overwrite it, or another `--out`"
         )

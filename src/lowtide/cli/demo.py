@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from lowtide.cli.choices import FOLDER, SIZE, debug_option, json_option
+from lowtide.cli.choices import FOLDER, SIZE_OR_SHARE, debug_option, json_option
 from lowtide.cli.command import Command, examples
 from lowtide.pipeline.demo.stages import DEFAULT_FOLDER, Stage
 from lowtide.pipeline.stop_signals import listen_for_stops
@@ -32,7 +32,7 @@ from lowtide.pipeline.stop_signals import listen_for_stops
 )
 @click.option(
     "--memory",
-    type=SIZE,
+    type=SIZE_OR_SHARE,
     metavar="SIZE",
     default="256MiB",
     show_default=True,
@@ -48,30 +48,39 @@ def demo_command(out: str, memory: str, clean: bool, as_json: bool) -> None:
     sample of it, and a comparison with the usual way in a box of the same size. Each stage shows its command,
     its time, and its peak of private memory. Run again, it goes on with the first stage that is not done.
     """
+    from lowtide.memory.budget import choose_budget
+    from lowtide.memory.limits import machine_limit
     from lowtide.pipeline.demo.story import StageDone, clean_demo, run_demo, usual_settings
-    from lowtide.pipeline.demo.words import closing_rows, demo_record, stage_lines
+    from lowtide.pipeline.demo.words import (
+        closing_rows,
+        demo_record,
+        opening_line,
+        progress_line,
+        stage_lines,
+    )
     from lowtide.report.comparison import show_passing_lines
-    from lowtide.report.demo_lines import show_cleaned, show_end, show_stage
-    from lowtide.units import format_seconds, parse_bytes
+    from lowtide.report.demo_lines import show_cleaned, show_end, show_stage, tell_waiting
 
     if clean:
-        show_cleaned(Path(out), clean_demo(Path(out)), as_json=as_json)
+        show_cleaned(Path(out), clean_demo(Path(out), waiting=tell_waiting), as_json=as_json)
         return
 
-    def look(stage: Stage, seconds: float) -> None:
-        tell(f"{stage.title}, {format_seconds(seconds)}", True)
+    def look(stage: Stage, seconds: float, said: str) -> None:
+        tell(progress_line(stage, seconds, said), True)
 
     def listen(done: StageDone) -> None:
         tell("", True)
         show_stage([] if as_json else stage_lines(done))
 
+    show_stage([] if as_json else [opening_line(Path(out)), ""])
     with show_passing_lines() as tell, listen_for_stops() as should_stop:
         demo = run_demo(
             Path(out),
-            usual_settings(parse_bytes(memory)),
+            usual_settings(choose_budget(memory, machine_limit(slurm=os.environ)).total_bytes),
             environment=os.environ,
             listen=listen,
             look=look,
             should_stop=should_stop,
+            waiting=tell_waiting,
         )
     show_end(closing_rows(demo), demo_record(demo), as_json=as_json)

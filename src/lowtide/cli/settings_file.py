@@ -39,6 +39,7 @@ NO_PLACE = {
     "wandb": "it sends data out, and a file that lies in a folder must not",
 }
 """Flags that stand on a command line only, and why."""
+_MOST_BYTES = 1 << 20
 Given: TypeAlias = bool | str | list[str]
 
 
@@ -72,6 +73,8 @@ def read_settings_file(
     for name, table in found.items():
         command = _command_of(name, commands, path)
         assert isinstance(table, dict)
+        if str(command.name) in tables:
+            raise UsageError(f"{path} has [{command.name}] twice", remedy="put both into one table")
         tables[str(command.name)] = _read_table(table, command, commands, path)
     return SettingsFile(path=path, tables=tables)
 
@@ -131,12 +134,16 @@ def _parse(path: Path, *, must_exist: bool) -> dict[str, object] | None:
     import tomllib
 
     try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise UsageError(
+                f"{path} is larger than any settings are", remedy="pass another `--config FILE`"
+            )
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as cause:
         raise UsageError(
             f"{path} does not exist", remedy=f"`lowtide config --out {path}` writes one"
         ) from cause
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as cause:
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as cause:
         why = cause.strerror if isinstance(cause, OSError) else str(cause)
         raise UsageError(
             f"{path} cannot be read as TOML: {why}",

@@ -30,6 +30,8 @@ from lowtide.units import MIB
 
 _COMPARED_TEXT_BYTES = 32 * MIB
 _COMPARED_DOCUMENTS = 64
+_LONGEST_COMPARED_BYTES = 32 * MIB
+"""A page of parquet, of which a writer makes one for some 20,000 rows, must be read as a whole."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +145,7 @@ def _documents_of_input(
 ) -> Iterator[tuple[str, int, bytes]]:
     """Some documents from the front of the input: (split, number in the split, text)."""
     delimiter = choose_delimiter(inputs, settings, vocabulary)
-    read = compared_reading(settings, vocabulary, delimiter)
+    read = compared_reading(settings, vocabulary, delimiter, longest_bytes=_LONGEST_COMPARED_BYTES)
     numbers = {"train": 0, "val": 0}
     text_bytes = given = 0
     inside = False

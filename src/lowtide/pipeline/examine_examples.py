@@ -123,6 +123,8 @@ def compared_reading(
     vocabulary: Vocabulary,
     delimiter: bytes,
     examples: ExampleReading | None = None,
+    *,
+    longest_bytes: int = _LONGEST_COMPARED_BYTES,
 ) -> ReadSettings:
     """The input as it was read, in blocks and up to lengths that a look at its front needs."""
     return ReadSettings(
@@ -131,7 +133,7 @@ def compared_reading(
         bad_text=settings.bad_text,
         delimiter=delimiter,
         block_bytes=MIB,
-        document_limit_bytes=_LONGEST_COMPARED_BYTES,
+        document_limit_bytes=longest_bytes,
         cut_rule=choose_cut_rule(vocabulary, settings),
         examples=examples,
     )

@@ -55,9 +55,17 @@ def _write_files(folder: Path, opened: OpenedModel) -> None:
     write_tensors(folder / WEIGHTS_NAME, to_hugging_face(opened.model.state_dict(), shape).items())
     if tokenizer is not None:
         tokenizer.save(folder)
+        _tell_context(folder / "tokenizer_config.json", shape.context)
     _write_json(folder / CONFIG_NAME, config_of(shape, end_of_text=end_of_text))
     ends: JsonObject = {"bos_token_id": end_of_text, "eos_token_id": end_of_text}
     _write_json(folder / "generation_config.json", {"_from_model_config": True, **ends})
+
+
+def _tell_context(path: Path, context: int) -> None:
+    """transformers then warns of a text that is longer than the model's positions."""
+    if path.exists():
+        config: JsonObject = json.loads(path.read_text(encoding="utf-8"))
+        _write_json(path, {**config, "model_max_length": context})
 
 
 def _write_json(path: Path, value: JsonObject) -> None:

@@ -33,6 +33,11 @@ def show_cleaned(folder: Path, removed: Sequence[Path], *, as_json: bool) -> Non
     if as_json:
         print_json({"folder": folder, "removed": list(removed)})
         return
-    click.echo(f"removed {', '.join(printable(path.name) for path in removed) or 'what was begun'}")
+    click.echo(f"removed {', '.join(printable(str(path)) for path in removed) or 'what was begun'}")
     if folder.exists():
         click.echo(f"{printable(str(folder))} stays: it holds files that are not the demo's")
+
+
+def tell_waiting() -> None:
+    """A demo that was killed left its command running."""
+    click.echo("note: waiting for a command of an earlier start to end", err=True)

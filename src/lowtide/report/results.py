@@ -179,6 +179,8 @@ def show_proof(found: Verification, *, compared: int, why_no_more: str, as_json:
     elif found.sound:
         rows.append(("compared", f"none: {why_no_more or 'nothing names the input'}"))
     verdict = "sound" if found.sound else f"damaged: {_many(len(found.problems), 'problem')}"
+    if found.sound and not compared and why_no_more:
+        verdict = "sound in itself; not compared with its input"
     print_rows([*rows, ("verdict", verdict)])
     for problem in found.problems:
         click.echo(f"  - {problem}")

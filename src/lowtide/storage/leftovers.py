@@ -8,8 +8,8 @@ from pathlib import Path
 
 
 def remove_path(path: Path) -> None:
-    """A file or a folder with all that is in it, if it is there."""
-    if path.is_dir():
+    """A file, a link, or a folder with all that is in it, if it is there."""
+    if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)

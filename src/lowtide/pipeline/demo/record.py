@@ -6,7 +6,7 @@ Only what stands in here is the demo's to remove.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -31,6 +31,8 @@ class StageRecord:
     went_on: bool = False
     """An earlier start had begun it: time and peak are those of the last."""
     facts: dict[str, Any] | None = None
+    made: dict[str, int] | None = None
+    """Files and sizes as the stage left them; None until it is done."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -52,14 +54,13 @@ class DemoRecord:
         found = self.stages.get(stage.key)
         return found is not None and found.facts is None and self._is_of(stage)
 
-    def begin(self, stage: Stage, stages: list[Stage]) -> None:
-        """The stage is under way; what reads it, directly or not, must be made anew."""
+    def begin(self, stage: Stage) -> None:
+        """The stage is under way."""
         self.stages[stage.key] = StageRecord(command=stage.arguments)
-        old: set[Key] = {stage.key}
-        for later in stages:
-            if old & set(later.reads) and later.key in self.stages:
-                old.add(later.key)
-                self.stages[later.key] = StageRecord(command=())
+
+    def forget(self, stage: Stage) -> None:
+        """The stage must be made anew, and nothing of it is left."""
+        self.stages[stage.key] = StageRecord(command=(), made={})
 
     def _is_of(self, stage: Stage) -> bool:
         return self.stages[stage.key].command == stage.arguments
@@ -86,7 +87,9 @@ def read_record(folder: Path) -> DemoRecord:
         ) from cause
     if found.lowtide != lowtide.__version__:
         found.lowtide = lowtide.__version__
-        found.stages = dict.fromkeys(found.stages, StageRecord(command=()))
+        found.stages = {
+            key: replace(stage, command=(), facts=None) for key, stage in found.stages.items()
+        }
     return found
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from lowtide.errors import (
     DoesNotFitError,
@@ -26,7 +26,10 @@ from lowtide.pipeline.folder import try_lock
 from lowtide.pipeline.watch_run import ShouldStop
 from lowtide.storage.publish import storage_errors
 
+Look: TypeAlias = Callable[[float, str], None]
+"""Told now and then: the seconds that a command has taken, and the last line that it said."""
 _LOOK_SECONDS = 0.1
+_LINE_BYTES = 400
 _ALIVE_NAME = "command"
 _SAMPLE_SECONDS = 0.05
 _SLOW_SECONDS = 0.2
@@ -58,7 +61,7 @@ def run_stage(
     *,
     environment: Mapping[str, str],
     should_stop: ShouldStop,
-    look: Callable[[float], None],
+    look: Look,
 ) -> StageResult:
     """Run its command in the folder; what it says is kept in `work`. LowtideError if it fails."""
     began = time.monotonic()
@@ -81,7 +84,9 @@ def run_stage(
         interval = _SLOW_SECONDS if stage.needs_torch else _SAMPLE_SECONDS
         with PeakMeter(child.pid, interval_seconds=interval) as meter:
             try:
-                reason = _wait(child, should_stop, lambda: look(time.monotonic() - began))
+                reason = _wait(
+                    child, should_stop, lambda: look(time.monotonic() - began, _last_line(log))
+                )
             finally:
                 _end(child)
     if reason is not None:
@@ -103,10 +108,17 @@ def _alive(work: Path) -> Iterator[int]:
         yield file.fileno()
 
 
-def wait_for_orphan(work: Path, should_stop: ShouldStop) -> None:
-    """Until the command of a demo that was killed has come to its end: two must not write the same files."""
+def wait_for_orphan(work: Path, should_stop: ShouldStop, waiting: Callable[[], None]) -> None:
+    """Until the command of a demo that was killed has come to its end: two must not write the same files.
+
+    `waiting` is told once, if there is one.
+    """
     with storage_errors(work), (work / _ALIVE_NAME).open("ab") as file:
+        told = False
         while not try_lock(file.fileno()):
+            if not told:
+                waiting()
+                told = True
             reason = should_stop()
             if reason is not None:
                 raise StoppedError(
@@ -130,6 +142,15 @@ def _wait(
         look()
         time.sleep(_LOOK_SECONDS)
     return None
+
+
+def _last_line(log: Path) -> str:
+    """What the command said last to people; nothing before its first words."""
+    with log.open("rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _LINE_BYTES))
+        lines = file.read().decode("utf-8", errors="replace").splitlines()
+    return lines[-1].strip() if lines else ""
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:
@@ -159,6 +180,13 @@ def _failure(stage: Stage, code: int, log: Path) -> LowtideError:
     problem = next((line[7:] for line in reversed(lines) if line.startswith("error: ")), None)
     remedy = next((line[6:] for line in reversed(lines) if line.startswith("hint: ")), None)
     return _KINDS.get(code, LowtideError)(
-        f"the stage {stage.title!r} failed: {problem or f'exit code {code}'}",
+        f"the stage {stage.title!r} failed: {problem or _ending(code)}",
         remedy=remedy or f"read {log}, and run the same command again",
     )
+
+
+def _ending(code: int) -> str:
+    """Of a command that said nothing."""
+    if code < 0:
+        return f"signal {-code} killed it; `lowtide why --last` may know more"
+    return f"exit code {code}"

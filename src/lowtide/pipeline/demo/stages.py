@@ -91,11 +91,11 @@ class Stage:
 
     @property
     def command(self) -> list[str]:
-        """The command as it is run: nothing in the folder can take the place of a module."""
+        """The command as it is run: nothing in the folder takes the place of a module or changes a default."""
         start = [sys.executable, "-P", "-m"]
         if self.key == "corpus":
             return [*start, _MODULE, *self.arguments]
-        return [*start, "lowtide", *self.arguments, "--json"]
+        return [*start, "lowtide", "--config", os.devnull, *self.arguments, "--json"]
 
 
 def list_stages(settings: DemoSettings) -> list[Stage]:

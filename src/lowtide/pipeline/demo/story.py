@@ -8,6 +8,7 @@ Run again, it goes on with the first stage that is not done.
 from __future__ import annotations
 
 import importlib.util
+import os
 import sysconfig
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -19,6 +20,7 @@ from typing import TypeAlias
 
 import lowtide
 from lowtide.errors import DoesNotFitError, UsageError
+from lowtide.pipeline.demo.made import is_as_left, list_made, remove_made
 from lowtide.pipeline.demo.record import (
     RECORD_NAME,
     DemoRecord,
@@ -61,8 +63,8 @@ class Demo:
 
 
 Listen: TypeAlias = Callable[[StageDone], None]
-Look: TypeAlias = Callable[[Stage, float], None]
-"""Told now and then while a stage runs, with the seconds it has taken."""
+Look: TypeAlias = Callable[[Stage, float, str], None]
+"""Told now and then while a stage runs: the seconds it has taken, and what its command said last."""
 
 
 def usual_settings(memory_bytes: int) -> DemoSettings:
@@ -80,16 +82,20 @@ def run_demo(
     *,
     environment: Mapping[str, str],
     listen: Listen = lambda _done: None,
-    look: Look = lambda _stage, _seconds: None,
+    look: Look = lambda _stage, _seconds, _said: None,
     should_stop: ShouldStop = never_stop,
+    waiting: Callable[[], None] = lambda: None,
 ) -> Demo:
-    """Run what is not done yet. `environment` is what the commands are given."""
+    """Run what is not done yet. `environment` is what the commands are given.
+
+    `waiting` is told when a command of an earlier start, which was killed, still runs.
+    """
     _check(folder, settings.memory_bytes)
     began = time.monotonic()
     with storage_errors(folder):
         (folder / WORK_FOLDER).mkdir(parents=True, exist_ok=True)
     with hold_lock(folder):
-        wait_for_orphan(folder / WORK_FOLDER, should_stop)
+        wait_for_orphan(folder / WORK_FOLDER, should_stop, waiting)
         remove_killed_writes(folder)
         record = read_record(folder)
         write_record(folder, record)  # from here on the folder is known as a demo's
@@ -113,7 +119,7 @@ def _run_all(
     given = for_children(environment, Path(lowtide.__file__).parent.parent)
     for stage in stages:
         known = record.done(stage)
-        if known and all((folder / name).exists() for name in stage.makes):
+        if known and is_as_left(folder, known.made or {}):
             yield StageDone(stage=stage, record=known, before=True)
             continue
         went_on = _begin(folder, record, stage, stages)
@@ -131,29 +137,50 @@ def _run_all(
             peak_private_bytes=found.peak_private_bytes,
             went_on=went_on,
             facts=found.facts,
+            made=list_made(folder, stage.makes),
         )
         write_record(folder, record)
         yield StageDone(stage=stage, record=record.stages[stage.key], before=False)
 
 
 def _begin(folder: Path, record: DemoRecord, stage: Stage, stages: list[Stage]) -> bool:
-    """Whether the stage goes on with what an earlier start left. What else stands of it is removed."""
+    """Whether the stage goes on with what an earlier start left; else that is removed, and what came of it."""
     goes_on = stage.goes_on and record.was_begun(stage)
-    ours = stage.key in record.stages
     with storage_errors(folder):
-        for path in [folder / name for name in stage.makes if not goes_on]:
-            if path.exists() and not ours:
-                raise UsageError(
-                    f"{path} is there, and the demo did not make it",
-                    remedy="move it away, or pass another `--out`",
-                )
-            remove_path(path)
-    record.begin(stage, stages)
+        for old in reversed([stage, *_readers(stage, stages)]):
+            if old.key in record.stages and not (old is stage and goes_on):
+                remove_made(folder, _made_by(folder, old, record))
+                record.forget(old)
+        left = [name for name in stage.makes if not goes_on and os.path.lexists(folder / name)]
+    write_record(folder, record)
+    if left:
+        raise UsageError(
+            f"{folder / left[0]} holds what the demo did not make",
+            remedy="move it away, or pass another `--out`",
+        )
+    record.begin(stage)
     write_record(folder, record)
     return goes_on
 
 
-def clean_demo(folder: Path) -> list[Path]:
+def _readers(stage: Stage, stages: list[Stage]) -> list[Stage]:
+    """The stages that are made out of it, directly or not."""
+    old = {stage.key}
+    found = []
+    for later in stages:
+        if old & set(later.reads):
+            old.add(later.key)
+            found.append(later)
+    return found
+
+
+def _made_by(folder: Path, stage: Stage, record: DemoRecord) -> Mapping[str, int]:
+    """What a stage left; all that is there of one that did not come to its end."""
+    made = record.stages[stage.key].made
+    return list_made(folder, stage.makes) if made is None else made
+
+
+def clean_demo(folder: Path, *, waiting: Callable[[], None] = lambda: None) -> list[Path]:
     """What was removed: all that the demo made, and the folder if nothing else is in it."""
     with storage_errors(folder):
         if not has_record(folder):
@@ -163,26 +190,25 @@ def clean_demo(folder: Path) -> list[Path]:
             )
         (folder / WORK_FOLDER).mkdir(exist_ok=True)
         with hold_lock(folder):
-            wait_for_orphan(folder / WORK_FOLDER, never_stop)
+            wait_for_orphan(folder / WORK_FOLDER, never_stop, waiting)
             removed = _remove_all(folder, read_record(folder))
         with suppress(OSError):  # somebody else's things are in it
-            folder.rmdir()
+            folder.resolve().rmdir()
     return removed
 
 
 def _remove_all(folder: Path, record: DemoRecord) -> list[Path]:
-    """The outputs of stages that were begun, with either report; last what says that the folder is a demo's."""
-    settings = usual_settings(0)
-    either = [replace(settings, with_torch=True), replace(settings, with_torch=False)]
-    stages = [stage for one in either for stage in list_stages(one) if stage.key in record.stages]
-    paths = dict.fromkeys(folder / name for stage in stages for name in stage.makes)
-    present = [path for path in paths if path.exists()]
-    for path in present:
-        remove_path(path)
+    """All files that the demo made; last what says that the folder is a demo's."""
+    stages = list_stages(replace(usual_settings(0), with_torch=True))
+    begun = [stage for stage in stages if stage.key in record.stages]
+    before = {path.name for path in folder.iterdir()}
+    for stage in reversed(begun):
+        remove_made(folder, _made_by(folder, stage, record))
     remove_killed_writes(folder)
     (folder / RECORD_NAME).unlink()
     remove_path(folder / WORK_FOLDER)
-    return present
+    gone = before - {path.name for path in folder.iterdir()} - {RECORD_NAME, WORK_FOLDER}
+    return [folder / name for name in sorted(gone)]
 
 
 def _check(folder: Path, memory_bytes: int) -> None:
@@ -193,8 +219,8 @@ def _check(folder: Path, memory_bytes: int) -> None:
             remedy=f"pass `--memory {LEAST_BYTES // MIB}MiB` or more",
         )
     with storage_errors(folder, doing="read"):
-        if folder.exists() and not folder.is_dir():
-            raise UsageError(f"{folder} is a file", remedy="pass a new folder as `--out`")
+        if os.path.lexists(folder) and not folder.is_dir():
+            raise UsageError(f"{folder} is no folder", remedy="pass a new folder as `--out`")
         if not folder.exists() or has_record(folder):
             return
         other = [path.name for path in folder.iterdir() if not _is_bare_lock(path)]

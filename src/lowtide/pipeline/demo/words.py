@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from lowtide.pipeline.demo.record import as_plain
-from lowtide.pipeline.demo.stages import DEFAULT_FOLDER, TITLES, VOCABULARY, Key
+from lowtide.pipeline.demo.stages import DEFAULT_FOLDER, TITLES, VOCABULARY, Key, Stage
 from lowtide.pipeline.demo.story import Demo, StageDone
 from lowtide.units import GIB, format_bytes, format_count, format_seconds
 
@@ -23,18 +23,33 @@ _INSTALL = "pip install 'lowtide[train]'"
 def stage_lines(done: StageDone) -> list[str]:
     """A stage that is done: its number, time and peak; below, its command and what came of it."""
     stage, record = done.stage, done.record
-    keys = list(TITLES)
     budget = "" if stage.budget_bytes is None else f" of {format_bytes(stage.budget_bytes)}"
-    peak = f"peak {format_bytes(record.peak_private_bytes)}{budget}"
-    number = f"{keys.index(stage.key) + 1}/{len(keys)}"
-    head = (
-        f"{number:>5}  {stage.title:<18} {format_seconds(record.seconds):>6}, {peak}{_remark(done)}"
-    )
+    peak = f", peak {format_bytes(record.peak_private_bytes)}{budget}"
+    if stage.key == "compare":  # it is that of the boxes
+        peak = ""
+    seconds = format_seconds(record.seconds)
+    head = f"{_number(stage):>5}  {stage.title:<18} {seconds:>6}{peak}{_remark(done)}"
     command = [] if stage.shown is None else [f"$ {stage.shown}"]
     return [
         head,
         *(f"       {line}" for line in [*command, *_tell_facts(stage.key, record.facts or {})]),
     ]
+
+
+def progress_line(stage: Stage, seconds: float, said: str) -> str:
+    """A stage that is under way."""
+    words = f": {said}" if said else ""
+    return f"{_number(stage):>5}  {stage.title}, {format_seconds(seconds)}{words}"
+
+
+def _number(stage: Stage) -> str:
+    keys = list(TITLES)
+    return f"{keys.index(stage.key) + 1}/{len(keys)}"
+
+
+def opening_line(folder: Path) -> str:
+    """Where the commands run that are about to be shown."""
+    return f"Every command runs in {folder}, where you can type it as well."
 
 
 def _remark(done: StageDone) -> str:
@@ -56,9 +71,10 @@ def _tell_facts(key: Key, facts: Facts) -> list[str]:
                 f"{format_count(learnt['tokens'])} tokens from {format_count(facts['words'])} words, {size}"
             ]
         case "tokenize":
-            return [
-                f"{format_count(facts['tokens'])} tokens of {format_count(facts['documents'])} documents"
-            ]
+            empty = facts["empty_documents"]
+            left_out = f", {format_count(empty)} empty ones left out" if empty else ""
+            made = f"{format_count(facts['tokens'])} tokens"
+            return [f"{made} of {format_count(facts['documents'])} documents{left_out}"]
         case "verify":
             return [
                 f"every checksum right; {facts['compared_documents']} documents equal to their text"
@@ -127,7 +143,7 @@ def closing_rows(demo: Demo) -> list[tuple[str, str]]:
     ]
     if with_torch:
         opens = f"AutoModelForCausalLM.from_pretrained({str(folder / 'for-transformers')!r})"
-        rows.append(("model", f"{folder / 'for-transformers'}; in transformers: {opens}"))
+        rows.append(("model", f"{folder / 'for-transformers'}; where transformers is: {opens}"))
     else:
         names = ", ".join(TITLES[key] for key in _left_out(demo))
         rows.append(("left out", f"{names}: they need torch"))
