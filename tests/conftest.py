@@ -19,7 +19,7 @@ from tests.vocabularies import rank_file
 
 LONG = bool(os.environ.get("LOWTIDE_LONG"))
 """Whether properties are tried on more examples, and tests marked `long` run."""
-settings.register_profile("short", max_examples=100 if LONG else 20)
+settings.register_profile("short", max_examples=100 if LONG else 12)
 settings.load_profile("short")
 
 TOKENIZERS = ("gpt2", "cl100k_base", "o200k_base", "tokenizer.json")

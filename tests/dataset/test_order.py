@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from lowtide.dataset.order import WindowOrder, border_shifts, shuffled_reference
 from tests.dataset.plain import Array
 
+pytestmark = pytest.mark.many
+
 SEEDS = st.integers(-(2**63), 2**64)
 
 
@@ -94,7 +96,6 @@ def test_another_epoch_or_seed_has_another_order(
         assert np.count_nonzero(order == another) < 20
 
 
-@pytest.mark.many
 @pytest.mark.parametrize("windows", [2, 3, 5, 16, 17, 60, 100])
 @pytest.mark.parametrize("index", ["first", "last"])
 def test_an_index_goes_everywhere_equally_often(windows: int, index: str) -> None:

@@ -33,6 +33,8 @@ from tests.dataset.plain import (
 )
 from tests.shards.streams import fresh_folder, make_dataset
 
+pytestmark = pytest.mark.many
+
 LENGTHS = np.random.default_rng(0).integers(1, 40, 1500).tolist()
 KINDS = pytest.mark.parametrize("kind", ["contiguous", "document"])
 
@@ -170,7 +172,6 @@ HOLDS: dict[str, Callable[[Array], object]] = {
 }
 
 
-@pytest.mark.many
 @pytest.mark.parametrize("hold", HOLDS)
 @pytest.mark.parametrize("part", [0, 1, 2])
 def test_what_the_caller_holds_is_never_overwritten(path: Path, hold: str, part: int) -> None:

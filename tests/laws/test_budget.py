@@ -71,6 +71,7 @@ def test_the_peak_does_not_grow_with_the_input(
     assert peaks[1] < peaks[0] + 24 * MIB
 
 
+@pytest.mark.long
 @pytest.mark.cgroup
 def test_words_never_seen_before_do_not_fill_memory(tmp_path: Path) -> None:
     path = tmp_path / "words.txt"

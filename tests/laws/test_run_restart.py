@@ -232,6 +232,7 @@ def test_a_run_that_skipped_nearly_everything_is_no_success(
     assert (tmp_path / "run" / LOG_NAME).exists()
 
 
+@pytest.mark.long
 def test_whoever_read_along_may_go_away(tmp_path: Path) -> None:
     """`lowtide train … 2>&1 | head -1`: the reader is gone, and the run goes on to its end."""
     data = make_tokens(tmp_path / "tokens")

@@ -81,6 +81,7 @@ def test_the_corpus_is_the_library_alone(library: Path, tmp_path: Path) -> None:
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
 
 
+@pytest.mark.long
 def test_all_stages_run_with_torch_and_are_remembered(library: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     folder = tmp_path / "demo"
@@ -328,6 +329,7 @@ def test_work_of_another_command_is_left_alone(library: Path, tmp_path: Path) ->
         run(tmp_path, settings_of(library))
 
 
+@pytest.mark.long
 def test_the_least_budget_is_enough(library: Path, tmp_path: Path) -> None:
     settings = settings_of(library, memory_bytes=LEAST_BYTES, compares=True)
     done = {one.stage.key: one for one in run(tmp_path / "demo", settings).stages}

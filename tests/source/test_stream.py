@@ -26,6 +26,8 @@ from tests.source.readings import (
     write_text,
 )
 
+pytestmark = pytest.mark.many
+
 SEPARATORS = ["file", "line", "blank-line", "<|endoftext|>", "--", "\n\n"]
 WORDS = [
     "word",

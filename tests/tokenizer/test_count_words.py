@@ -30,6 +30,8 @@ from lowtide.tokenizer.word_runs import BUFFER_BYTES, RunRecord, decode_run, enc
 from lowtide.units import MIB
 from tests.tokenizer.training_corpora import few_letter_words, small_texts
 
+pytestmark = pytest.mark.many
+
 PATTERNS: tuple[PatternName, ...] = get_args(PatternName)
 EVERY_PATTERN = pytest.mark.parametrize("pattern", PATTERNS)
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

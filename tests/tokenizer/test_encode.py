@@ -17,6 +17,8 @@ from lowtide.tokenizer.vocabulary import Vocabulary, from_json
 from tests.conftest import TOKENIZERS
 from tests.tokenizer_json import added_token, tokenizer_json
 
+pytestmark = pytest.mark.many
+
 MARK = b"\x00<|lowtide-document|>"
 STRANGE = {
     "code": "def f(x):\n\treturn {k: v for k, v in x.items()}  # it's 100%\n" * 40,

@@ -19,6 +19,8 @@ from lowtide.tokenizer.reference import make_reference
 from lowtide.tokenizer.vocabulary import Vocabulary, from_json, parse_ranks
 from tests.tokenizer_json import added_token, tokenizer_json
 
+pytestmark = pytest.mark.many
+
 DELIMITER = b"\x00<|lowtide-document|>"
 NAMES = ("gpt2", "cl100k_base", "o200k_base", "chat.json")
 CHAT = [

@@ -44,6 +44,8 @@ from tests.tokenizer.training_corpora import (
     word_counts,
 )
 
+pytestmark = pytest.mark.many
+
 RULES: tuple[Ties, ...] = get_args(Ties)
 BOTH_RULES = pytest.mark.parametrize("ties", RULES)
 NOT_YET = pytest.mark.xfail(

@@ -28,6 +28,8 @@ from tests.tokenizer.training_corpora import (
     word_counts,
 )
 
+pytestmark = pytest.mark.many
+
 RULES: tuple[Ties, ...] = get_args(Ties)
 SPECIAL_TOKENS = ("<|endoftext|>", "<|pad|>", "<|user|>")
 MERGES_ASKED_FOR = st.integers(0, 40) | st.just(100)

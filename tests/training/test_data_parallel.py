@@ -98,6 +98,7 @@ def test_an_environment_that_makes_no_sense_is_refused(told: dict[str, str]) -> 
     assert "torchrun" in refused.value.remedy
 
 
+@pytest.mark.long
 def test_the_number_of_ranks_may_change_at_any_stop(scene: Scene, tmp_path: Path) -> None:
     """One rank, then two, stopped by a file that either may find, then one: the losses of one rank."""
     run, seen = tmp_path / "run", []

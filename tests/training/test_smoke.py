@@ -225,6 +225,7 @@ def test_a_stop_during_the_test_is_told_as_one_and_nothing_is_begun(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.long
 def test_a_run_that_overflows_at_once_is_reported_and_leaves_nothing(
     data: Path, tmp_path: Path
 ) -> None:

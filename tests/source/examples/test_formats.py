@@ -36,6 +36,8 @@ from tests.source.examples.rows import (
 )
 from tests.source.readings import START
 
+pytestmark = pytest.mark.many
+
 FORMATS = ["a.jsonl", "a.parquet", "a.arrow"]
 
 

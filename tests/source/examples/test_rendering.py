@@ -35,6 +35,8 @@ from tests.source.examples.rows import (
     write_chats,
 )
 
+pytestmark = pytest.mark.many
+
 MARKS = assign_marks(SPECIAL)
 ELSEWHERE = 0xE000
 NAMES = re.compile("|".join(map(re.escape, sorted(SPECIAL, key=len, reverse=True))))
