@@ -198,6 +198,7 @@ def test_a_footer_that_lies_about_its_rows_is_refused(capsys: Capsys, tmp_path: 
                 assert documents_of(job.out) == ROWS  # a figure that nobody needs
 
 
+@pytest.mark.long
 def test_a_flipped_byte_in_a_footer_never_ends_in_a_traceback(
     capsys: Capsys, tmp_path: Path
 ) -> None:

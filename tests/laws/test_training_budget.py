@@ -61,6 +61,7 @@ def test_more_distinct_words_than_fit_are_learnt_exactly(tmp_path: Path) -> None
     assert json.loads(tight.stdout)["distinct_words"] >= 1_900_000
 
 
+@pytest.mark.long
 @pytest.mark.cgroup
 def test_neither_many_sizes_nor_a_long_held_out_document_break_the_budget(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"

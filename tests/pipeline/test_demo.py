@@ -145,6 +145,7 @@ def test_another_budget_is_measured_anew(library: Path, tmp_path: Path) -> None:
     assert "300MiB" in stage_lines(again.stages[1])[1]
 
 
+@pytest.mark.long
 def test_a_stop_ends_it_cleanly_and_it_goes_on(library: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     folder, settings = tmp_path / "demo", settings_of(library, with_torch=True, steps=20)

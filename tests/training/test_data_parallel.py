@@ -123,6 +123,7 @@ def test_the_number_of_ranks_may_change_at_any_stop(scene: Scene, tmp_path: Path
     assert found == pytest.approx([record["loss"] for record in scene.evaluations], **CLOSE)
 
 
+@pytest.mark.long
 def test_torchrun_with_two_ranks_has_the_losses_of_one(scene: Scene, tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]

@@ -114,6 +114,7 @@ def test_what_killed_tests_left_is_cleared_away_and_no_folder_is_spoilt(
     assert (tmp_path / f".lowtide-smoke-{os.getpid()}-x").exists()
 
 
+@pytest.mark.long
 def test_the_budget_that_was_named_holds_for_the_try_too(data: Path, tmp_path: Path) -> None:
     with pytest.raises(DoesNotFitError, match="more than the"):
         smoke(make_settings(data), tmp_path / "run", memory="1000000GiB")

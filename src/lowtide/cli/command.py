@@ -118,6 +118,10 @@ class Command(click.Command):
                     break
             raise
 
+    def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """The same in every context: click keeps what the first one said."""
+        return ["-h", "--help"]
+
     def get_help(self, ctx: click.Context) -> str:
         ctx.default_map = None
         return super().get_help(ctx)
