@@ -289,6 +289,48 @@ def test_a_link_in_the_place_of_an_output_is_not_followed(library: Path, tmp_pat
     assert (precious / "thesis.tex").exists()
 
 
+def test_a_record_names_no_file_outside_of_the_folder(library: Path, tmp_path: Path) -> None:
+    """Not by its name, and not through a link to a copy, in which every name and size is right."""
+    folder, copy = tmp_path / "demo", tmp_path / "copy"
+    run(folder, settings_of(library))
+    (tmp_path / "thesis.tex").write_text("words")
+    shutil.copytree(folder / "tokens", copy)
+    shutil.rmtree(folder / "tokens")
+    (folder / "tokens").symlink_to(copy)
+    path = folder / "lowtide-demo.json"
+    record = json.loads(path.read_text())
+    made = record["stages"]["corpus"]["made"]
+    for name in ("../thesis.tex", "a/../../thesis.tex", str(tmp_path / "thesis.tex")):
+        made[name] = 5
+    path.write_text(json.dumps(record))
+    kept = sorted(one.name for one in copy.iterdir())
+    clean_demo(folder)
+    assert (tmp_path / "thesis.tex").exists()
+    assert sorted(one.name for one in copy.iterdir()) == kept
+
+
+def test_notes_beside_a_stage_that_was_stopped_stay(library: Path, tmp_path: Path) -> None:
+    folder, settings = tmp_path / "demo", settings_of(library)
+
+    def stop_in_tokenizing() -> str | None:
+        return "terminated" if (folder / "tokens").exists() else None
+
+    with pytest.raises(StoppedError):
+        run(folder, settings, should_stop=stop_in_tokenizing)
+    notes = folder / "tokens" / "my notes.txt"
+    notes.parent.mkdir(exist_ok=True)
+    notes.write_text("mine")
+    clean_demo(folder)
+    assert [one for one in folder.rglob("*") if one.is_file()] == [notes]
+
+
+def test_a_demo_that_was_killed_as_it_began_begins_again(library: Path, tmp_path: Path) -> None:
+    (tmp_path / ".lowtide").mkdir()
+    for name in ("lock", "command"):
+        (tmp_path / ".lowtide" / name).touch()
+    assert run(tmp_path, settings_of(library)).stages
+
+
 def test_settings_in_its_folder_do_not_change_it(library: Path, tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     run(folder, settings_of(library))

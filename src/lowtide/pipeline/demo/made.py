@@ -19,17 +19,17 @@ def list_made(folder: Path, names: Iterable[str]) -> dict[str, int]:
 
 def is_as_left(folder: Path, made: Mapping[str, int]) -> bool:
     """Whether every file is there in its size."""
-    return all(_size(folder / name) == size for name, size in made.items())
+    return all(_size(folder, name) == size for name, size in made.items())
 
 
 def remove_made(folder: Path, made: Mapping[str, int]) -> None:
     """The files that are as they were left, and folders that are empty then."""
     for name, size in made.items():
-        if _size(folder / name) == size:
+        if _size(folder, name) == size:
             (folder / name).unlink()
-    inside = {parent for name in made for parent in Path(name).parents} - {Path()}
-    for parent in sorted(inside, key=lambda path: -len(path.parts)):
-        _remove_empty(folder / parent)
+    tops = {Path(name).parts[0] for name in made if len(Path(name).parts) > 1}
+    for top in tops - {"..", os.sep}:
+        _remove_empty(folder / top)
 
 
 def _remove_empty(folder: Path) -> None:
@@ -54,8 +54,11 @@ def _files_below(path: Path) -> Iterator[Path]:
                 yield found
 
 
-def _size(path: Path) -> int | None:
+def _size(folder: Path, name: str) -> int | None:
+    """None for what is not there, or lies elsewhere: behind a link, or by its name."""
+    path = folder / name
     try:
-        return None if path.is_symlink() else path.stat().st_size
-    except OSError:
+        lies_inside = path.resolve().relative_to(folder.resolve()) == Path(name)
+        return path.stat().st_size if lies_inside else None
+    except (OSError, ValueError):
         return None

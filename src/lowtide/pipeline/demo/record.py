@@ -32,7 +32,7 @@ class StageRecord:
     """An earlier start had begun it: time and peak are those of the last."""
     facts: dict[str, Any] | None = None
     made: dict[str, int] | None = None
-    """Files and sizes as the stage left them; None until it is done."""
+    """Files and sizes as the stage left them, done or stopped; None before that, and of one that was killed."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,6 +57,10 @@ class DemoRecord:
     def begin(self, stage: Stage) -> None:
         """The stage is under way."""
         self.stages[stage.key] = StageRecord(command=stage.arguments)
+
+    def leave(self, stage: Stage, made: dict[str, int]) -> None:
+        """The stage was stopped or failed, and can go on."""
+        self.stages[stage.key] = replace(self.stages[stage.key], made=made)
 
     def forget(self, stage: Stage) -> None:
         """The stage must be made anew, and nothing of it is left."""

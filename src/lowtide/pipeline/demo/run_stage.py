@@ -30,7 +30,7 @@ Look: TypeAlias = Callable[[float, str], None]
 """Told now and then: the seconds that a command has taken, and the last line that it said."""
 _LOOK_SECONDS = 0.1
 _LINE_BYTES = 400
-_ALIVE_NAME = "command"
+ALIVE_NAME = "command"
 _SAMPLE_SECONDS = 0.05
 _SLOW_SECONDS = 0.2
 """Looking at a process with torch takes 10 ms of a core."""
@@ -103,7 +103,7 @@ def run_stage(
 @contextmanager
 def _alive(work: Path) -> Iterator[int]:
     """A locked file that the command inherits: locked as long as the command lives."""
-    with (work / _ALIVE_NAME).open("ab") as file:
+    with (work / ALIVE_NAME).open("ab") as file:
         try_lock(file.fileno())
         yield file.fileno()
 
@@ -113,7 +113,7 @@ def wait_for_orphan(work: Path, should_stop: ShouldStop, waiting: Callable[[], N
 
     `waiting` is told once, if there is one.
     """
-    with storage_errors(work), (work / _ALIVE_NAME).open("ab") as file:
+    with storage_errors(work), (work / ALIVE_NAME).open("ab") as file:
         told = False
         while not try_lock(file.fileno()):
             if not told:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 import lowtide
-from lowtide.errors import DoesNotFitError, UsageError
+from lowtide.errors import DoesNotFitError, LowtideError, UsageError
 from lowtide.pipeline.demo.made import is_as_left, list_made, remove_made
 from lowtide.pipeline.demo.record import (
     RECORD_NAME,
@@ -29,7 +29,7 @@ from lowtide.pipeline.demo.record import (
     read_record,
     write_record,
 )
-from lowtide.pipeline.demo.run_stage import run_stage, wait_for_orphan
+from lowtide.pipeline.demo.run_stage import ALIVE_NAME, run_stage, wait_for_orphan
 from lowtide.pipeline.demo.stages import DemoSettings, Stage, for_children, list_stages
 from lowtide.pipeline.folder import LOCK_NAME, hold_lock, remove_killed_writes
 from lowtide.pipeline.watch_run import ShouldStop, never_stop
@@ -123,21 +123,27 @@ def _run_all(
             yield StageDone(stage=stage, record=known, before=True)
             continue
         went_on = _begin(folder, record, stage, stages)
-        found = run_stage(
-            stage,
-            folder,
-            folder / WORK_FOLDER,
-            environment=given,
-            should_stop=should_stop,
-            look=partial(look, stage),
-        )
+        others = _files_of_others(folder, record, stage)
+        try:
+            found = run_stage(
+                stage,
+                folder,
+                folder / WORK_FOLDER,
+                environment=given,
+                should_stop=should_stop,
+                look=partial(look, stage),
+            )
+        except LowtideError:
+            record.leave(stage, _made_now(folder, stage, others))
+            write_record(folder, record)
+            raise
         record.stages[stage.key] = StageRecord(
             command=stage.arguments,
             seconds=round(found.seconds, 3),
             peak_private_bytes=found.peak_private_bytes,
             went_on=went_on,
             facts=found.facts,
-            made=list_made(folder, stage.makes),
+            made=_made_now(folder, stage, others),
         )
         write_record(folder, record)
         yield StageDone(stage=stage, record=record.stages[stage.key], before=False)
@@ -158,9 +164,21 @@ def _begin(folder: Path, record: DemoRecord, stage: Stage, stages: list[Stage]) 
             f"{folder / left[0]} holds what the demo did not make",
             remedy="move it away, or pass another `--out`",
         )
-    record.begin(stage)
-    write_record(folder, record)
+    if not goes_on:
+        record.begin(stage)
+        write_record(folder, record)
     return goes_on
+
+
+def _files_of_others(folder: Path, record: DemoRecord, stage: Stage) -> set[str]:
+    """What lies in the outputs of a stage that goes on, and was not there when it was left."""
+    made = record.stages[stage.key].made
+    return set() if made is None else list_made(folder, stage.makes).keys() - made.keys()
+
+
+def _made_now(folder: Path, stage: Stage, others: set[str]) -> dict[str, int]:
+    found = list_made(folder, stage.makes)
+    return {name: size for name, size in found.items() if name not in others}
 
 
 def _readers(stage: Stage, stages: list[Stage]) -> list[Stage]:
@@ -175,7 +193,7 @@ def _readers(stage: Stage, stages: list[Stage]) -> list[Stage]:
 
 
 def _made_by(folder: Path, stage: Stage, record: DemoRecord) -> Mapping[str, int]:
-    """What a stage left; all that is there of one that did not come to its end."""
+    """What a stage left; all that is there of one that was killed."""
     made = record.stages[stage.key].made
     return list_made(folder, stage.makes) if made is None else made
 
@@ -235,4 +253,4 @@ def _is_bare_lock(path: Path) -> bool:
     """A work folder with nothing to lose: what a demo leaves that was killed as it began."""
     if path.name != WORK_FOLDER or path.is_symlink() or not path.is_dir():
         return False
-    return {one.name for one in path.iterdir()} <= {LOCK_NAME}
+    return {one.name for one in path.iterdir()} <= {LOCK_NAME, ALIVE_NAME}

@@ -76,9 +76,9 @@ def _tell_facts(key: Key, facts: Facts) -> list[str]:
             made = f"{format_count(facts['tokens'])} tokens"
             return [f"{made} of {format_count(facts['documents'])} documents{left_out}"]
         case "verify":
-            return [
-                f"every checksum right; {facts['compared_documents']} documents equal to their text"
-            ]
+            compared = facts["compared_documents"]
+            equal = f"{compared} documents equal to their text" if compared else facts["comparison"]
+            return [f"every checksum right; {equal}"]
         case "plan":
             return [_plan_line(facts)]
         case "train":
@@ -114,7 +114,7 @@ def _plan_line(facts: Facts) -> str:
 
 
 def _sample_lines(facts: Facts) -> list[str]:
-    """The text, indented less: a terminal has little room."""
+    """The first lines of the text; empty ones are left out."""
     text = f"{facts['prompt']}{facts['samples'][0]}"
     return [line.rstrip() for line in text.splitlines() if line.strip()][:6]
 
