@@ -1,4 +1,4 @@
-"""What several rooms' tests share."""
+"""What several packages' tests share."""
 
 from __future__ import annotations
 
@@ -6,43 +6,48 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import is_hypothesis_test, settings
 
 from lowtide.tokenizer.patterns import PATTERNS
 from lowtide.tokenizer.vocabulary import Vocabulary, from_json, load_vocabulary
 from tests.tokenizer_json import tokenizer_json
 from tests.vocabularies import rank_file
 
-LONG = bool(os.environ.get("LOWTIDE_LONG"))
-"""Whether properties are tried on more examples, and tests marked `long` run."""
-settings.register_profile("short", max_examples=100 if LONG else 12)
-settings.load_profile("short")
+settings.register_profile("quick", max_examples=50, deadline=None)
+settings.register_profile("slow", max_examples=200, deadline=None)
 
 TOKENIZERS = ("gpt2", "cl100k_base", "o200k_base", "tokenizer.json")
 
 
-_ONE_OF = 3
+def pytest_configure(config: pytest.Config) -> None:
+    settings.load_profile("slow" if is_slow_tier(config) else "quick")
+    # a shell that starts the tests in the background, or nohup, ignores these, and children would inherit that
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Of a test marked `many`, every third case runs; with LOWTIDE_LONG=1 all of them."""
-    counted: dict[str, int] = {}
-    for item in items:
-        if item.get_closest_marker("many"):
-            name = item.nodeid.partition("[")[0]
-            counted[name] = counted.get(name, -1) + 1
-            if counted[name] % _ONE_OF:
-                item.add_marker("long")
+def is_slow_tier(config: pytest.Config) -> bool:
+    """Whether this is `pytest -m slow`."""
+    return config.getoption("markexpr") == "slow"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Properties belong to both tiers: the slow one tries them on more examples."""
+    if is_slow_tier(config):
+        for item in items:
+            if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj):
+                item.add_marker("slow")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """What one test measures, no other knows of; and nothing is left in anybody's home."""
-    if item.get_closest_marker("long") and not LONG:
-        pytest.skip("long: runs with LOWTIDE_LONG=1")
+    """What one test measures is unknown to the others, and nothing is left in anybody's home."""
     digest = hashlib.sha256(f"{os.getpid()} {item.nodeid}".encode()).hexdigest()[:16]
     os.environ["XDG_CACHE_HOME"] = str(Path(tempfile.gettempdir()) / f"lowtide-tests-{digest}")
 
@@ -61,7 +66,7 @@ def tokenizer_json_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def vocabularies(tokenizer_json_file: Path) -> dict[str, Vocabulary]:
-    """Every kind of tokenizer that the issue of exactness is asked for."""
+    """Every kind of tokenizer that must be encoded exactly."""
     return {
         "gpt2": load_vocabulary("gpt2"),
         "cl100k_base": load_vocabulary(str(rank_file("cl100k_base"))),

@@ -58,8 +58,6 @@ from bench.train_tokenizer import (
 )
 from tests.peer_files import WRITERS, Documents, ids_of, write_llmc
 
-pytestmark = pytest.mark.many
-
 DOCUMENTS: Documents = [[1, 2, 3], [40000], [7, 7]]
 
 

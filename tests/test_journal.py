@@ -14,7 +14,7 @@ import tracemalloc
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.errors import DataError, StorageError
@@ -63,7 +63,6 @@ def test_numbers_that_are_not_finite_leave_valid_json(tmp_path: Path) -> None:
     assert record["more"] == {"norms": ["inf", "-inf", 1.0]}
 
 
-@settings(max_examples=60, deadline=None)
 @given(killed_at=st.integers(1, 20), back=st.integers(0, 20), torn=st.integers(0, 40))
 def test_after_a_kill_and_a_resume_the_steps_are_those_of_a_run_without(
     tmp_path_factory: pytest.TempPathFactory, killed_at: int, back: int, torn: int

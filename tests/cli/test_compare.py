@@ -19,8 +19,6 @@ import lowtide as lowtide_package
 from lowtide.memory.cgroups import memory_cgroups
 from tests.commands import LOWTIDE, call, lowtide
 
-pytestmark = pytest.mark.many
-
 Capsys = pytest.CaptureFixture[str]
 BOX = ("--limit", "512MiB", "--separator", "line")
 
@@ -84,7 +82,7 @@ def test_interrupted_it_leaves_nothing_behind(
     assert [path.name for path in tmp_path.iterdir()] == ["work"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
 def test_killed_it_takes_the_way_along_and_the_next_one_clears_up(
     corpus: Path, tmp_path: Path
@@ -156,7 +154,7 @@ def test_wrong_questions_are_refused_at_once(
     assert problem in refused.problem
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_at_the_limit_that_is_advised_every_way_runs(capsys: Capsys, tmp_path: Path) -> None:
     text = tmp_path / "sources.txt"
     sources = sorted(Path(lowtide_package.__file__).parent.rglob("*.py"))

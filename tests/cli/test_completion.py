@@ -13,8 +13,6 @@ import pytest
 from lowtide.cli.completion import SHELLS
 from tests.commands import lowtide
 
-pytestmark = pytest.mark.many
-
 BASH = shutil.which("bash")
 WORDS = """
 eval "$({run} completion bash)"

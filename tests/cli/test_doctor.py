@@ -73,7 +73,7 @@ def test_elsewhere_than_on_a_terminal_each_check_is_a_line(capsys: Capsys) -> No
 
 
 @TORCH
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_whole_examination_measures_the_disk_and_tries_torch(tmp_path: Path) -> None:
     (tmp_path / "scratch").mkdir()
     here = {"TMPDIR": str(tmp_path / "scratch"), "CUDA_VISIBLE_DEVICES": ""}

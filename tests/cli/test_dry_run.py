@@ -58,7 +58,6 @@ def homogeneous(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.many
 @pytest.mark.parametrize("name", KINDS)
 def test_what_is_predicted_comes_true_within_5_percent(
     capsys: Capsys, homogeneous: Path, tmp_path: Path, name: str

@@ -19,8 +19,6 @@ from tests.commands import (
     lowtide,
 )
 
-pytestmark = pytest.mark.many
-
 
 def interrupt_at_start(*arguments: str | Path, number: signal.Signals) -> Outcome:
     """Start a run, send the signal as soon as it speaks, and wait for its end."""

@@ -17,8 +17,6 @@ from tests.commands import (
     manifest_of,
 )
 
-pytestmark = pytest.mark.many
-
 Capsys = pytest.CaptureFixture[str]
 
 

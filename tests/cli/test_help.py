@@ -63,7 +63,6 @@ def ask(*arguments: str, folder: Path) -> dict[str, object]:
     return answer
 
 
-@pytest.mark.many
 @pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)])
 def test_help_is_cheap_and_loads_no_heavy_library(command: tuple[str, ...], tmp_path: Path) -> None:
     answers = [ask(*command, "--help", folder=tmp_path) for _ in range(3)]

@@ -28,8 +28,6 @@ from tests.learnt import learnt
 from tests.model.small import lively
 from tests.runs import TINY, add_checkpoint, begin_run
 
-pytestmark = pytest.mark.many
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide import TokenDataset
@@ -48,7 +48,6 @@ def expected_ids(
     ]
 
 
-@settings(max_examples=80, deadline=None)
 @given(lengths=SOME, data=st.data(), seed=st.integers(0, 99), epoch=st.integers(0, 9))
 def test_contiguous_windows_number_the_documents_of_the_index(
     lengths: list[int], data: st.DataObject, seed: int, epoch: int
@@ -66,7 +65,6 @@ def test_contiguous_windows_number_the_documents_of_the_index(
     assert np.array_equal(ids == -1, x == 0)
 
 
-@settings(max_examples=60, deadline=None)
 @given(lengths=SOME.filter(lambda some: sum(some) > 20), data=st.data())
 def test_a_share_numbers_its_own_documents(lengths: list[int], data: st.DataObject) -> None:
     fraction = data.draw(st.sampled_from([0.25, 0.5]))
@@ -81,7 +79,6 @@ def test_a_share_numbers_its_own_documents(lengths: list[int], data: st.DataObje
             assert ids.tolist() == expected_ids(dataset, lengths, 0, count, start)
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     lengths=FULL.filter(lambda some: sum(some) > 10),
     data=st.data(),
@@ -107,7 +104,6 @@ def test_the_end_of_text_token_tells_the_same_documents_as_an_index(
     assert ids.tolist() == expected_ids(dataset, lengths, 0, count, start)
 
 
-@settings(max_examples=60, deadline=None)
 @given(lengths=SOME, context=st.integers(1, 50), epoch=st.integers(0, 3))
 def test_document_windows_number_what_was_packed(
     lengths: list[int], context: int, epoch: int
@@ -139,7 +135,6 @@ def test_a_window_may_hold_thousands_of_documents(
     assert ids.max() > 100
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     lengths=st.lists(st.integers(0, 2), min_size=1, max_size=3000).filter(sum),
     data=st.data(),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide import Mixture, TokenDataset
@@ -37,7 +37,6 @@ def lengths(draw: st.DrawFn) -> list[int]:
     return [*found, 20]
 
 
-@settings(deadline=None, max_examples=60)
 @given(
     lengths=lengths(),
     seed=st.integers(0, 99),

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 torch = pytest.importorskip("torch")
@@ -166,7 +166,6 @@ STOPS = st.lists(
 )
 
 
-@settings(max_examples=60, deadline=None)
 @given(stops=STOPS, context=st.integers(1, 40), seed=st.integers(0, 3), start=st.integers(0, 50))
 def test_a_run_stopped_anywhere_any_number_of_times_reads_what_one_run_reads(
     folder: Path, stops: list[tuple[int, int, int, int]], context: int, seed: int, start: int

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide import Mixture, TokenDataset
@@ -61,7 +61,6 @@ def sources_of(x: Array) -> Array:
     return (x[:, 0] - 1) // 10_000
 
 
-@settings(max_examples=100, deadline=None)
 @given(weights=WEIGHTS, first=st.integers(0, 10**9), count=st.integers(1, 400))
 def test_after_any_number_of_windows_each_source_has_its_share(
     sources: dict[str, TokenDataset], weights: list[int], first: int, count: int
@@ -75,7 +74,6 @@ def test_after_any_number_of_windows_each_source_has_its_share(
             assert abs(windows - after * share) < len(weights)
 
 
-@settings(max_examples=60, deadline=None)
 @given(weights=WEIGHTS, data=st.data())
 def test_every_sources_windows_come_in_its_own_order_without_gap_or_repeat(
     sources: dict[str, TokenDataset], weights: list[int], data: st.DataObject
@@ -93,7 +91,6 @@ def test_every_sources_windows_come_in_its_own_order_without_gap_or_repeat(
                 assert np.array_equal(found, wanted)
 
 
-@settings(max_examples=60, deadline=None)
 @given(weights=WEIGHTS, first=st.integers(0, 10**7), steps=st.lists(st.integers(1, 30), min_size=1))
 def test_a_window_depends_on_its_position_alone(
     sources: dict[str, TokenDataset], weights: list[int], first: int, steps: list[int]
@@ -119,7 +116,6 @@ def test_batches_are_positions_in_a_row(sources: dict[str, TokenDataset]) -> Non
         assert np.array_equal(one, another)
 
 
-@settings(max_examples=60, deadline=None)
 @given(weights=WEIGHTS, scale=st.sampled_from([1e-12, 1e-7, 1e-3, 0.1, 1e9]))
 def test_only_the_proportions_of_weights_count(
     sources: dict[str, TokenDataset], weights: list[int], scale: float
@@ -137,7 +133,6 @@ def test_tokens_and_not_windows_are_weighed(sources: dict[str, TokenDataset]) ->
     assert held[0] / held[1] == pytest.approx(1, abs=1e-3)
 
 
-@settings(max_examples=60, deadline=None)
 @given(weights=WEIGHTS, tokens=st.integers(1000, 10**12))
 def test_the_plan_adds_up(
     sources: dict[str, TokenDataset], weights: list[int], tokens: int

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from lowtide.dataset.order import WindowOrder, border_shifts, shuffled_reference
 from tests.dataset.plain import Array
-
-pytestmark = pytest.mark.many
 
 SEEDS = st.integers(-(2**63), 2**64)
 
@@ -30,7 +28,6 @@ def chi_square(counts: Array) -> float:
     return float(((counts - expected) ** 2 / expected).sum())
 
 
-@settings(max_examples=150, deadline=None)
 @given(windows=st.integers(1, 5000), seed=SEEDS, epoch=st.integers(0, 2**40))
 @example(windows=1, seed=0, epoch=0)
 @example(windows=2, seed=0, epoch=1)
@@ -54,7 +51,6 @@ def test_a_large_epoch_is_whole(windows: int) -> None:
     assert met.all()
 
 
-@settings(max_examples=150, deadline=None)
 @given(windows=st.integers(1, 2**44), seed=SEEDS, data=st.data())
 def test_the_fast_order_is_the_plain_one(windows: int, seed: int, data: st.DataObject) -> None:
     """Also where no test could go through the whole epoch."""
@@ -77,7 +73,6 @@ def test_the_order_is_what_it_was() -> None:
     assert shifts.tolist() == [431, 40, 673, 282, 915, 524]
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     windows=st.integers(50, 5000),
     seed=st.integers(0, 2**32),
@@ -141,7 +136,6 @@ def test_an_order_has_no_run_of_neighbours_in_it(windows: int, lag: int | str) -
         assert together < 20, "two of all, by chance"
 
 
-@settings(max_examples=200, deadline=None)
 @given(context=st.integers(1, 3000), seed=SEEDS, first=st.integers(0, 2**40))
 def test_all_borders_come_before_one_comes_again(context: int, seed: int, first: int) -> None:
     shifts = border_shifts(np.arange(first, first + context + 1), context=context, seed=seed)

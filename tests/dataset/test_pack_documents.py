@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide import TokenDataset
@@ -69,7 +69,6 @@ def check_epoch(x: Array, y: Array, lengths: Sequence[int], *, closing: int, bor
         assert targets.tolist() == expected + [IGNORED] * (context - filled)
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     lengths=LENGTHS,
     context=st.integers(1, 50),
@@ -91,7 +90,6 @@ def test_an_epoch_holds_every_document_whole(
     check_epoch(x, y, lengths, closing=closing, border=slice(0, sum(lengths)))
 
 
-@settings(max_examples=80, deadline=None)
 @given(
     lengths=LENGTHS.filter(lambda some: sum(some) > 20),
     context=st.integers(1, 50),
@@ -130,7 +128,6 @@ def test_a_document_that_the_border_cuts_is_not_said_to_end_there(
     }
 
 
-@settings(max_examples=100, deadline=None)
 @given(
     lengths=LENGTHS,
     context=st.integers(1, 50),
@@ -173,7 +170,6 @@ def test_blocks_of_any_size_hold_every_document_whole(
         assert windows.count == wanted
 
 
-@settings(max_examples=200, deadline=None)
 @given(room=st.integers(1, 300), data=st.data())
 def test_the_compiled_packer_is_the_plain_one(room: int, data: st.DataObject) -> None:
     packer = NativePacker(room, load_native())

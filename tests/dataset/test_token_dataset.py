@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide import TokenDataset
@@ -32,8 +32,6 @@ from tests.dataset.plain import (
     whole_epoch,
 )
 from tests.shards.streams import fresh_folder, make_dataset
-
-pytestmark = pytest.mark.many
 
 LENGTHS = np.random.default_rng(0).integers(1, 40, 1500).tolist()
 KINDS = pytest.mark.parametrize("kind", ["contiguous", "document"])
@@ -57,7 +55,6 @@ def in_order(dataset: TokenDataset) -> list[int]:
     return x[x > 0].tolist()
 
 
-@settings(max_examples=100, deadline=None)
 @given(tokens=st.integers(40, 3000), kept=st.integers(10, 90))
 def test_a_share_is_what_people_cut_off_by_hand(tokens: int, kept: int) -> None:
     data = numbered(tokens).astype(np.uint16)
@@ -199,7 +196,6 @@ def test_memory_that_nobody_holds_is_used_again() -> None:
     assert (second == 8).all()
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     steps=st.lists(
         st.tuples(st.integers(1, 3), st.sampled_from([4, 8]), st.integers(0, 9)), max_size=60

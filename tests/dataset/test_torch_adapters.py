@@ -26,8 +26,6 @@ from lowtide.errors import UsageError  # noqa: E402
 from lowtide.shards.layout import ShardLayout  # noqa: E402
 from tests.shards.streams import make_dataset, make_stream  # noqa: E402
 
-pytestmark = pytest.mark.many
-
 VOCABULARY = 300
 LENGTHS = [5, 1, 30, 12, 7, 19, 2, 60, 9, 23]
 TIMEOUT_SECONDS = 30

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide import TokenDataset
@@ -43,7 +43,6 @@ def expected_windows(dataset: TokenDataset, ids: list[int], first: int, count: i
     ]
 
 
-@settings(max_examples=120, deadline=None)
 @given(stream=shards(), data=st.data(), seed=SEEDS, epoch=st.integers(0, 1000))
 def test_an_epoch_holds_every_token_once_and_every_target_once(
     stream: Shards, data: st.DataObject, seed: int, epoch: int
@@ -59,7 +58,6 @@ def test_an_epoch_holds_every_token_once_and_every_target_once(
     assert np.array_equal(y[followed], x[followed] + 1)
 
 
-@settings(max_examples=80, deadline=None)
 @given(stream=shards(), data=st.data(), seed=SEEDS, epoch=st.integers(0, 1000))
 def test_another_epoch_has_other_borders(
     stream: Shards, data: st.DataObject, seed: int, epoch: int
@@ -84,7 +82,6 @@ def test_another_epoch_or_seed_has_another_order(tmp_path: Path) -> None:
     assert not np.array_equal(np.sort(first), first)
 
 
-@settings(max_examples=120, deadline=None)
 @given(stream=shards(), data=st.data(), seed=SEEDS)
 def test_windows_are_those_of_the_whole_stream(
     stream: Shards, data: st.DataObject, seed: int
@@ -101,7 +98,6 @@ def test_windows_are_those_of_the_whole_stream(
         assert found == expected_windows(dataset, stream.ids.tolist(), first, count)
 
 
-@settings(max_examples=60, deadline=None)
 @given(stream=shards(), data=st.data())
 def test_the_sequential_order_is_the_streams_own(stream: Shards, data: st.DataObject) -> None:
     with fresh_folder() as folder:
@@ -118,7 +114,6 @@ def test_the_sequential_order_is_the_streams_own(stream: Shards, data: st.DataOb
     assert np.array_equal(first[1], again[1])
 
 
-@settings(max_examples=60, deadline=None)
 @given(stream=shards(), data=st.data(), seed=SEEDS, each=st.integers(1, 3))
 def test_ranks_together_read_the_same_batches_for_every_world_size(
     stream: Shards, data: st.DataObject, seed: int, each: int
@@ -141,7 +136,6 @@ def read_as_ranks(ranks: list[TokenDataset], first: int, each: int) -> tuple[Arr
     return np.concatenate([x for x, _ in found]), np.concatenate([y for _, y in found])
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     stream=shards(),
     data=st.data(),
@@ -170,7 +164,6 @@ def test_stopped_anywhere_and_going_on_with_other_ranks_and_batches_changes_noth
     assert np.array_equal(np.concatenate(seen), np.concatenate(one_by_one))
 
 
-@settings(max_examples=60, deadline=None)
 @given(stream=shards(), data=st.data(), calls=st.lists(st.integers(0, 9000), max_size=8))
 def test_a_batch_does_not_depend_on_those_before(
     stream: Shards, data: st.DataObject, calls: list[int]
@@ -208,7 +201,6 @@ LARGE = [  # ids that fill their bytes
 ]
 
 
-@settings(max_examples=150, deadline=None)
 @given(stream=shards() | st.sampled_from(LARGE), data=st.data())
 def test_mapped_and_plain_copies_are_the_same(stream: Shards, data: st.DataObject) -> None:
     width = data.draw(st.integers(1, min(stream.tokens, 60)), label="width")

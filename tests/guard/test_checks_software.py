@@ -230,7 +230,7 @@ def test_a_child_that_takes_too_long_is_ended() -> None:
     assert check_compile(reading) is None
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @needs_torch
 def test_a_missing_compiler_is_found_out_by_trying(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "/nowhere/g++")

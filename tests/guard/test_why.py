@@ -236,7 +236,6 @@ STAGED: dict[str, tuple[Stage, str, str]] = {
 }  # fmt: skip
 
 
-@pytest.mark.many
 @pytest.mark.parametrize(("stage", "cause", "sureness"), STAGED.values(), ids=STAGED)
 def test_the_verdict_on_a_staged_death(
     tmp_path: Path, stage: Stage, cause: str, sureness: str

@@ -35,8 +35,6 @@ from tests.commands import (
 )
 from tests.commands import lowtide as lowtide_process
 
-pytestmark = pytest.mark.many
-
 Capsys = pytest.CaptureFixture[str]
 ROWS = [f"row {number} of the tide table, with some words" for number in range(50)]
 
@@ -198,7 +196,7 @@ def test_a_footer_that_lies_about_its_rows_is_refused(capsys: Capsys, tmp_path: 
                 assert documents_of(job.out) == ROWS  # a figure that nobody needs
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_flipped_byte_in_a_footer_never_ends_in_a_traceback(
     capsys: Capsys, tmp_path: Path
 ) -> None:

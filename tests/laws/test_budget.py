@@ -54,7 +54,6 @@ def write_kind(kind: str, path: Path, documents: list[str]) -> None:
         pq.write_table(table, path, row_group_size=500)
 
 
-@pytest.mark.many
 @pytest.mark.cgroup
 @pytest.mark.parametrize("kind", ["text", "jsonl", "parquet"])
 def test_the_peak_does_not_grow_with_the_input(
@@ -71,7 +70,7 @@ def test_the_peak_does_not_grow_with_the_input(
     assert peaks[1] < peaks[0] + 24 * MIB
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.cgroup
 def test_words_never_seen_before_do_not_fill_memory(tmp_path: Path) -> None:
     path = tmp_path / "words.txt"

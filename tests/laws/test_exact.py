@@ -25,8 +25,6 @@ from tests.conftest import TOKENIZERS
 from tests.corpora import SEPARATOR, make_document, make_documents, write_inputs
 from tests.vocabularies import rank_file
 
-pytestmark = pytest.mark.many
-
 TINY_BLOCKS = (64, 1000, 70_000, 1 << 20)
 
 
@@ -138,7 +136,7 @@ def gpt2_reference(vocabularies: dict[str, Vocabulary]) -> ReferenceEncoder:
 
 
 @pytest.mark.parametrize("placement", ["end", "start", "none"])
-@settings(max_examples=40, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(
     documents=st.lists(
         st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40),

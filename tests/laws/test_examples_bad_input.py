@@ -12,8 +12,6 @@ from tests.commands import Outcome, assert_nothing_half_written, call, manifest_
 from tests.laws.chats import PlainReference, make_chats, read_examples, write_chats, write_rows
 from tests.tokenizer_json import tokenizer_json
 
-pytestmark = pytest.mark.many
-
 Capsys = pytest.CaptureFixture[str]
 GOOD = [
     {"role": "user", "content": "How high is the tide?"},

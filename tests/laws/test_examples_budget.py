@@ -12,8 +12,6 @@ from tests.boxes import drop_from_page_cache, run_in_box
 from tests.commands import manifest_of
 from tests.laws.chats import make_chats, write_chats
 
-pytestmark = pytest.mark.many
-
 BUDGET = "256MiB"
 
 

@@ -26,8 +26,6 @@ from tests.laws.chats import (
     write_rows,
 )
 
-pytestmark = pytest.mark.many
-
 CONTEXT = 128
 HUGGING_FACE = """\
 {% for message in messages %}

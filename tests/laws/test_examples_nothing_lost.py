@@ -16,8 +16,6 @@ from lowtide.errors import StoppedError
 from tests.commands import call
 from tests.laws.chats import make_chats, write_chats
 
-pytestmark = pytest.mark.many
-
 SHARD_TOKENS = 200_000
 
 
@@ -26,7 +24,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     return write_chats(tmp_path_factory.mktemp("chats"), make_chats(2, count=1000) * 2)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_run_over_examples_killed_at_any_moment_goes_on_to_the_same_bytes(
     tmp_path: Path, files: dict[str, Path]
 ) -> None:

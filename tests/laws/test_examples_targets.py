@@ -41,7 +41,6 @@ def count_targets(folder: Path, context: int) -> int:
     return found
 
 
-@pytest.mark.many
 @pytest.mark.parametrize("learn", ["all", "assistant"])
 @pytest.mark.parametrize("policy", ["split", "truncate", "skip"])
 @pytest.mark.parametrize("context", CONTEXTS)
@@ -56,7 +55,6 @@ def test_every_learnt_bit_is_a_target(
         assert count_targets(tmp_path, window) == bits
 
 
-@pytest.mark.many
 @pytest.mark.parametrize("learn", ["all", "assistant"])
 @pytest.mark.parametrize("kind", ["chat", "completion"])
 @pytest.mark.parametrize("context", CONTEXTS)

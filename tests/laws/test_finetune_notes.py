@@ -39,7 +39,7 @@ def test_a_start_that_knows_something_is_no_problem() -> None:
     assert problems(math.nan, *[2.0] * 9) != ()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_smoke_test_takes_ten_steps_from_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -295,7 +295,7 @@ def test_settings_may_change_before_the_first_checkpoint(scene: Scene) -> None:
     assert entries(scene.run)[0].number == 1
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_files_come_again_when_their_checkpoint_is_removed(scene: Scene, tmp_path: Path) -> None:
     fill(scene, 4)
     scene.train()

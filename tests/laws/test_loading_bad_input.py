@@ -30,8 +30,6 @@ from tests.shards.streams import (
     make_stream,
 )
 
-pytestmark = pytest.mark.many
-
 CONTEXT = 16
 LAYOUTS = pytest.mark.parametrize("layout", every_layout(shard_tokens=500), ids=layout_name)
 SIZES = pytest.mark.parametrize("vocabulary_size", [NARROW, WIDE], ids=["16", "32"])

@@ -16,8 +16,6 @@ from tests.boxes import BoxResult, drop_from_page_cache, run_in_box
 from tests.loading_jobs import job_command, run_job
 from tests.shards.streams import NARROW, fresh_folder, make_dataset, make_stream
 
-pytestmark = pytest.mark.many
-
 MB = 1_000_000
 
 

@@ -34,8 +34,6 @@ from lowtide.events import Checkpointed, Event
 from lowtide.pipeline import folder as out_folder
 from lowtide.shards.layout import FORMATS, Format
 
-pytestmark = pytest.mark.many
-
 TINY_SHARDS = 50_000
 
 

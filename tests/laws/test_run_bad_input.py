@@ -26,8 +26,6 @@ from tests.training.small_runs import (
     write_plan,
 )
 
-pytestmark = pytest.mark.many
-
 
 class Desk:
     """A person before the command line: data, a plan, and a place for runs."""

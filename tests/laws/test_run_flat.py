@@ -15,7 +15,7 @@ STEPS = 5000
 SHAPE = ModelShape(layers=1, heads=1, width=8, context=8, vocabulary_size=VOCABULARY)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_private_memory_after_100_and_5000_steps_is_the_same(tmp_path: Path) -> None:
     data, run = make_tokens(tmp_path / "tokens"), tmp_path / "run"
     settings = make_settings(

@@ -232,7 +232,7 @@ def test_a_run_that_skipped_nearly_everything_is_no_success(
     assert (tmp_path / "run" / LOG_NAME).exists()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_whoever_read_along_may_go_away(tmp_path: Path) -> None:
     """`lowtide train … 2>&1 | head -1`: the reader is gone, and the run goes on to its end."""
     data = make_tokens(tmp_path / "tokens")
@@ -248,7 +248,7 @@ def test_whoever_read_along_may_go_away(tmp_path: Path) -> None:
     assert step_of(find_checkpoints(tmp_path / "run")[-1]) == 24
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_no_stderr_at_all_is_no_reason_not_to_train(tmp_path: Path) -> None:
     data = make_tokens(tmp_path / "tokens")
     plan = write_plan(tmp_path / "plan.toml", make_settings(data, steps=2))

@@ -15,8 +15,6 @@ from lowtide.tokenizer.vocabulary import load_vocabulary
 from tests.commands import bytes_of
 from tests.corpora import SEPARATOR, make_documents, write_inputs
 
-pytestmark = pytest.mark.many
-
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:

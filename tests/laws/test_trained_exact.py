@@ -25,7 +25,6 @@ def documents() -> list[str]:
     return make_documents(21, count=300, longest=6000) + code
 
 
-@pytest.mark.many
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("special", [(), ("<|endoftext|>", "<|pad|>")])
 def test_merges_and_vocabulary_equal_those_of_tokenizers(
@@ -58,7 +57,7 @@ def test_ties_runs_and_long_words_are_learnt_alike(tmp_path: Path, kind: str) ->
     )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_words_of_a_megabyte_are_learnt_as_the_plain_reference_learns_them(tmp_path: Path) -> None:
     source = random.Random(5)
     words = ["a" * 1_000_000, "ab" * 500_000, "".join(source.choices("abc", k=1_000_000))]

@@ -22,8 +22,6 @@ from tests.commands import lowtide as run_lowtide
 from tests.corpora import SEPARATOR, make_documents, write_inputs
 from tests.trained import trained_bytes
 
-pytestmark = pytest.mark.many
-
 SETTINGS = TrainSettings(vocab_size=(500, 1500), separator=SEPARATOR, val=0.05)
 
 

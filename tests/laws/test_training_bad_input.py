@@ -18,8 +18,6 @@ from tests.corpora import SEPARATOR, make_documents
 from tests.laws.test_trained_same_bytes import invented_words
 from tests.trained import read_trained, trained_bytes
 
-pytestmark = pytest.mark.many
-
 
 @pytest.fixture
 def text(tmp_path: Path) -> Path:
@@ -91,7 +89,7 @@ def test_the_advice_about_a_small_vocabulary_works(tmp_path: Path, text: Path) -
     assert read_trained(tmp_path / "out")[1] == []
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_word_of_100_mb_is_refused_in_a_small_budget_and_learnt_in_a_large_one(
     tmp_path: Path,
 ) -> None:

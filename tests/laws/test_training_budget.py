@@ -14,8 +14,6 @@ from lowtide.units import MIB, parse_bytes
 from tests.boxes import BoxResult, drop_from_page_cache, run_in_box
 from tests.corpora import SEPARATOR, make_document
 
-pytestmark = pytest.mark.many
-
 BUDGET = "128MiB"
 
 
@@ -43,7 +41,7 @@ def test_the_peak_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     assert peaks[1] < peaks[0] + 24 * MIB
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.cgroup
 def test_more_distinct_words_than_fit_are_learnt_exactly(tmp_path: Path) -> None:
     """Two million words, about 60 MB as tables and lists would have it: most of it goes through the disk."""
@@ -61,7 +59,7 @@ def test_more_distinct_words_than_fit_are_learnt_exactly(tmp_path: Path) -> None
     assert json.loads(tight.stdout)["distinct_words"] >= 1_900_000
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.cgroup
 def test_neither_many_sizes_nor_a_long_held_out_document_break_the_budget(tmp_path: Path) -> None:
     text = tmp_path / "text.txt"

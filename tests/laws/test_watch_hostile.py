@@ -21,7 +21,6 @@ from tests.laws.test_watch import DEAF_LEAK, Desk, python
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="watches Linux processes"),
-    pytest.mark.many,
 ]
 
 FORKING = """
@@ -128,7 +127,7 @@ def test_shared_memory_that_is_only_written_counts(desk: Desk) -> None:
     assert [alert["stage"] for alert in desk.told("alert")] == ["note", "ask"]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_job_that_gave_back_is_asked_again_and_never_ended_for_the_past(desk: Desk) -> None:
     flags = ("--limit", "195MiB", "--until", "end", "--grace", "1.5")
     code, out, err = desk.finish(*flags, command=python(ONCE_MORE))

@@ -20,9 +20,7 @@ from lowtide.units import GIB
 from tests.model.plain_gpt import plain_logits
 from tests.model.small import SMALL, lively, shapes
 
-pytestmark = pytest.mark.many
-
-PATIENT = settings(deadline=None, max_examples=25)
+PATIENT = settings(deadline=None)
 
 
 def loud(shape: ModelShape, seed: int = 0) -> GPT:

@@ -16,7 +16,7 @@ from lowtide.model.targets import IGNORED
 from tests.model.plain_gpt import plain_logits, plain_loss
 from tests.model.small import SMALL, batch, gradients, lively, shapes
 
-PATIENT = settings(deadline=None, max_examples=40)
+PATIENT = settings(deadline=None)
 
 
 @PATIENT

@@ -19,9 +19,7 @@ from lowtide.model.targets import IGNORED
 from lowtide.model.turn_logits import row_losses, turn_logits_reference
 from tests.model.small import batch, lively
 
-PATIENT = settings(
-    deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+PATIENT = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 class Largest(TorchDispatchMode):

@@ -129,7 +129,6 @@ def tensors_of(shape: ModelShape, micro_batch: int, kind: StepKind) -> int:
     return needs.total - needs.workspace
 
 
-@pytest.mark.many
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("allocates_like_a_gpu")
 @pytest.mark.parametrize("accumulating", [False, True], ids=["whole", "parts"])
@@ -147,7 +146,7 @@ def test_the_predicted_peak_of_a_step_is_what_torch_allocates(
     )
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.usefixtures("allocates_like_a_gpu")
 @pytest.mark.parametrize("recipe", ["fast", "lean"])

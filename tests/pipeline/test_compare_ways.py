@@ -21,8 +21,6 @@ from lowtide.tokenizer.reference import make_reference
 from lowtide.tokenizer.vocabulary import load_vocabulary
 from lowtide.units import GIB
 
-pytestmark = pytest.mark.many
-
 TEXTS = [
     f"Line {number} speaks of tides, 潮 and {number * 7919} boats.\n" for number in range(3000)
 ]

@@ -81,7 +81,7 @@ def test_the_corpus_is_the_library_alone(library: Path, tmp_path: Path) -> None:
     assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_all_stages_run_with_torch_and_are_remembered(library: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     folder = tmp_path / "demo"
@@ -109,7 +109,7 @@ def test_all_stages_run_with_torch_and_are_remembered(library: Path, tmp_path: P
     assert json.dumps(demo_record(again))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_two_demos_make_the_same_bytes(library: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     found = []
@@ -121,7 +121,7 @@ def test_two_demos_make_the_same_bytes(library: Path, tmp_path: Path) -> None:
     assert all(found[0])
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_without_torch_the_rest_is_named_and_comes_later(library: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     first = run(tmp_path / "demo", settings_of(library))
@@ -137,7 +137,7 @@ def test_without_torch_the_rest_is_named_and_comes_later(library: Path, tmp_path
     assert (tmp_path / "demo" / "model" / "report.html").exists()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_another_budget_is_measured_anew(library: Path, tmp_path: Path) -> None:
     run(tmp_path / "demo", settings_of(library))
     again = run(tmp_path / "demo", settings_of(library, memory_bytes=300 * MIB))
@@ -145,7 +145,7 @@ def test_another_budget_is_measured_anew(library: Path, tmp_path: Path) -> None:
     assert "300MiB" in stage_lines(again.stages[1])[1]
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_stop_ends_it_cleanly_and_it_goes_on(library: Path, tmp_path: Path) -> None:
     pytest.importorskip("torch")
     folder, settings = tmp_path / "demo", settings_of(library, with_torch=True, steps=20)
@@ -372,7 +372,7 @@ def test_work_of_another_command_is_left_alone(library: Path, tmp_path: Path) ->
         run(tmp_path, settings_of(library))
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_least_budget_is_enough(library: Path, tmp_path: Path) -> None:
     settings = settings_of(library, memory_bytes=LEAST_BYTES, compares=True)
     done = {one.stage.key: one for one in run(tmp_path / "demo", settings).stages}

@@ -19,8 +19,6 @@ from lowtide.units import MIB
 from tests.laws.chats import write_chats
 from tests.shards.streams import Stream, write_split
 
-pytestmark = pytest.mark.many
-
 HOSTILE = ["high tide", "<|im_end|>\n", "«é» 中文 🌊", "<|endoftext|>", "a  b\n\n", "{{ x }}", " "]
 
 

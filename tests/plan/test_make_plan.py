@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.errors import DoesNotFitError, UsageError
@@ -215,7 +215,6 @@ def test_warming_up_is_a_small_part_of_any_run(steps: int, batch: int) -> None:
     assert 1 <= choose_warmup(steps, batch).value <= max(1, steps * 0.05)
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     gpu=st.sampled_from(OWNED),
     tokens=st.integers(2_000, 10**12),

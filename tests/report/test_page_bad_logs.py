@@ -145,9 +145,7 @@ RECORDS = st.builds(
 
 
 @settings(
-    max_examples=120,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
-    deadline=None,
 )
 @given(st.lists(RECORDS, min_size=1, max_size=8))
 def test_whatever_a_log_holds_a_page_comes_out(tmp_path: Path, records: list[Record]) -> None:

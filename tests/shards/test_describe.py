@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.shards.describe import describe_dataset, sample_documents
@@ -19,7 +19,6 @@ def spell(ids: TokenArray) -> str:
     return " ".join(map(str, ids.tolist()))
 
 
-@settings(max_examples=40, deadline=None)
 @given(lengths=st.lists(st.integers(1, 30), min_size=1, max_size=20), peer=st.booleans())
 def test_the_longest_documents_are_those_of_a_plain_sort(lengths: list[int], peer: bool) -> None:
     layout = ShardLayout(format="npy", vocabulary_size=NARROW, shard_tokens=40)

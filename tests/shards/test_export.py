@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.errors import UsageError, VerificationError
@@ -112,7 +112,6 @@ def test_llmc_gets_end_of_text_in_front_and_nanogpt_gets_it_behind(tmp_path: Pat
     assert (kept.eot, contents(kept)) == ("start", contents(llmc))
 
 
-@settings(max_examples=25, deadline=None)
 @given(
     lengths=st.lists(st.integers(1, 50), min_size=1, max_size=8),
     to=st.sampled_from(FORMATS),

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.errors import UsageError, VerificationError
@@ -53,7 +53,6 @@ def examples(folder: Path, layout: ShardLayout = NPY) -> Stream:
     return stream
 
 
-@settings(max_examples=100, deadline=None)
 @given(flags=FLAGS)
 def test_the_file_is_what_numpy_saves_of_its_own_packed_bits(flags: np.ndarray) -> None:
     with fresh_folder() as folder:
@@ -67,7 +66,6 @@ def test_the_file_is_what_numpy_saves_of_its_own_packed_bits(flags: np.ndarray) 
     assert record.learnt.tokens == flags.sum()
 
 
-@settings(max_examples=100, deadline=None)
 @given(flags=FLAGS, data=st.data())
 def test_any_stretch_reads_as_it_was_written(flags: np.ndarray, data: st.DataObject) -> None:
     places = st.tuples(st.integers(0, len(flags)), st.integers(0, len(flags))).map(sorted)
@@ -285,7 +283,6 @@ def test_sound_examples_have_no_problems(layout: ShardLayout, tmp_path: Path) ->
     assert found.files == len(list(tmp_path.iterdir()))
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_any_flipped_bit_of_the_file_is_found(data: st.DataObject) -> None:
     with fresh_folder() as folder:

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.errors import DataError, UsageError, VerificationError
@@ -46,7 +46,6 @@ def expected_spans(stream: Stream) -> list[tuple[int, int]]:
     return list(zip([0, *ends[:-1]], ends, strict=True))
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     layout=st.builds(
         ShardLayout,
@@ -118,7 +117,6 @@ def test_documents_of_bare_files_are_unknown_without_a_tokenizer(tmp_path: Path)
         train.document(0)
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     ids=st.lists(st.integers(0, 3), max_size=60),
     placement=st.sampled_from(["start", "end"]),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.errors import VerificationError
@@ -46,7 +46,6 @@ def write_some(folder: Path, count: int) -> list[Path]:
     return paths
 
 
-@settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_the_compiled_part_finds_the_same_file_as_python(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 9))

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import lowtide
@@ -78,7 +78,6 @@ def read_one(copier: Copier, start: int, count: int, dtype: str = "<u2") -> list
 
 @COPIERS
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
 def test_pieces_are_what_lies_in_the_files_one_behind_another(
     make: Callable[[Sequence[TokenFile]], Copier], data: st.DataObject
 ) -> None:
@@ -112,7 +111,6 @@ def test_pieces_are_what_lies_in_the_files_one_behind_another(
     context=st.integers(1, 40),
     dtype=st.sampled_from(["<u2", "<u4"]),
 )
-@settings(max_examples=60, deadline=None)
 def test_rows_are_widened_wherever_files_end_and_the_largest_id_is_told(
     sizes: list[int], starts: list[int], context: int, dtype: str
 ) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import xxhash
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.errors import VerificationError
@@ -66,7 +66,6 @@ def test_one_flipped_bit_anywhere_is_found(layout: ShardLayout) -> None:
     with fresh_folder() as folder:
         sound_dataset(folder, layout)
 
-        @settings(max_examples=150, deadline=None)
         @given(data=st.data())
         def flip_one(data: st.DataObject) -> None:
             path = data.draw(st.sampled_from(sorted(folder.iterdir())))

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.errors import DataError, StorageError, UsageError, VerificationError
@@ -48,7 +48,6 @@ def written_at_once(layout: ShardLayout, stream: Stream) -> dict[str, bytes]:
         return folder_bytes(folder)
 
 
-@settings(max_examples=200, deadline=None)
 @given(layout=LAYOUTS, lengths=STREAMS, data=st.data())
 def test_chunks_and_kills_never_change_a_byte(
     layout: ShardLayout, lengths: list[int], data: st.DataObject

@@ -41,7 +41,7 @@ def convert_in_windows(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(text=TEXTS.map("".join), window_bytes=st.integers(1, 12))
 def test_windows_do_not_matter(kind: str, text: str, window_bytes: int) -> None:
     documents = plain_split(text, kind)
@@ -53,7 +53,7 @@ def test_windows_do_not_matter(kind: str, text: str, window_bytes: int) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 @given(text=TEXTS.map("".join), window_bytes=st.integers(1, 12), share=st.floats(0, 1))
 def test_a_document_may_have_been_begun_before(
     kind: str, text: str, window_bytes: int, share: float
@@ -68,7 +68,6 @@ def test_a_document_may_have_been_begun_before(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=200, deadline=None)
 @given(text=TEXTS.map("".join), rest=TEXTS.map("".join))
 def test_an_unfinished_separator_is_announced(kind: str, text: str, rest: str) -> None:
     separator = choose_separator(kind, MARK)

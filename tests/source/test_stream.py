@@ -26,8 +26,6 @@ from tests.source.readings import (
     write_text,
 )
 
-pytestmark = pytest.mark.many
-
 SEPARATORS = ["file", "line", "blank-line", "<|endoftext|>", "--", "\n\n"]
 WORDS = [
     "word",
@@ -63,8 +61,6 @@ ROW_FILES = [
     "file.arrow",
 ]
 quick = settings(
-    max_examples=15,
-    deadline=None,
     suppress_health_check=[
         HealthCheck.function_scoped_fixture,
         HealthCheck.data_too_large,

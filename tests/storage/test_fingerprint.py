@@ -15,9 +15,7 @@ from lowtide.memory.meter import PeakMeter
 from lowtide.storage.fingerprint import digest_file, fingerprint_file
 from lowtide.units import GIB, KIB, MIB
 
-_same_folder = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=40
-)
+_same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @_same_folder

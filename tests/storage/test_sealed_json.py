@@ -19,9 +19,7 @@ _values = st.recursive(
     _finite, lambda inner: st.lists(inner) | st.dictionaries(_text, inner), max_leaves=12
 )
 _payloads = st.dictionaries(_text.filter(lambda key: key != "seal"), _values, max_size=5)
-_same_folder = settings(
-    suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60
-)
+_same_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 PAYLOAD: JsonObject = {
     "format_version": 1,

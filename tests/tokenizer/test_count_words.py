@@ -30,14 +30,10 @@ from lowtide.tokenizer.word_runs import BUFFER_BYTES, RunRecord, decode_run, enc
 from lowtide.units import MIB
 from tests.tokenizer.training_corpora import few_letter_words, small_texts
 
-pytestmark = pytest.mark.many
-
 PATTERNS: tuple[PatternName, ...] = get_args(PatternName)
 EVERY_PATTERN = pytest.mark.parametrize("pattern", PATTERNS)
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-in_one_folder = settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+in_one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 TINY_TABLE_BYTES = 1
 """The least table there is: 64 KiB of words longer than two bytes."""

@@ -19,8 +19,6 @@ from lowtide.tokenizer import disagreements
 from lowtide.tokenizer.disagreements import DISAGREEMENTS, Reference, contains_disagreement
 from lowtide.tokenizer.patterns import PATTERNS, PatternName
 
-pytestmark = pytest.mark.many
-
 REFERENCES: tuple[Reference, ...] = get_args(Reference)
 NAMES: tuple[PatternName, ...] = get_args(PatternName)
 EVERY_PAIR = pytest.mark.parametrize(("reference", "pattern"), [*product(REFERENCES, NAMES)])
@@ -159,10 +157,7 @@ def sampled_code_points(*, one_in: int) -> list[int]:
 
 @pytest.mark.parametrize(
     ("reference", "pattern"),
-    [  # o200k's pattern asks about the most classes; the others' are part of the long run
-        pytest.param(*pair, marks=() if "o200k" in pair else pytest.mark.long)
-        for pair in product(REFERENCES, NAMES)
-    ],
+    list(product(REFERENCES, NAMES)),
 )
 def test_installed_encoders_differ_on_the_listed_code_points_and_nowhere_else(
     reference: Reference, pattern: PatternName

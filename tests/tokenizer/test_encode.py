@@ -17,8 +17,6 @@ from lowtide.tokenizer.vocabulary import Vocabulary, from_json
 from tests.conftest import TOKENIZERS
 from tests.tokenizer_json import added_token, tokenizer_json
 
-pytestmark = pytest.mark.many
-
 MARK = b"\x00<|lowtide-document|>"
 STRANGE = {
     "code": "def f(x):\n\treturn {k: v for k, v in x.items()}  # it's 100%\n" * 40,
@@ -63,7 +61,7 @@ def test_ids_equal_the_reference_on_strange_text(
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(
     texts=st.lists(
         st.text(

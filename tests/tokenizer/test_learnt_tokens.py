@@ -13,8 +13,6 @@ from lowtide.tokenizer.learnt_tokens import find_learnt, measure_tokens
 from lowtide.tokenizer.vocabulary import Vocabulary, from_json, load_vocabulary
 from tests.tokenizer_json import added_token, tokenizer_json
 
-pytestmark = pytest.mark.many
-
 DELIMITER = b"<D>"
 NFC = {"normalizer": {"type": "NFC"}}
 PREFIX = {

@@ -19,8 +19,6 @@ from lowtide.tokenizer.reference import make_reference
 from lowtide.tokenizer.vocabulary import Vocabulary, from_json, parse_ranks
 from tests.tokenizer_json import added_token, tokenizer_json
 
-pytestmark = pytest.mark.many
-
 DELIMITER = b"\x00<|lowtide-document|>"
 NAMES = ("gpt2", "cl100k_base", "o200k_base", "chat.json")
 CHAT = [
@@ -89,7 +87,7 @@ def between_marks(parts: list[str | int], marked: Marked) -> list[int]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(parts=PARTS)
 def test_a_mark_becomes_its_special_token_and_names_stay_text(
     tokenizers_with_marks: dict[str, Marked], name: str, parts: list[str | int]
@@ -113,7 +111,7 @@ def test_the_check_of_a_run_knows_marks(
 
 
 @pytest.mark.parametrize("name", NAMES)
-@settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(suppress_health_check=list(HealthCheck))
 @given(documents=st.lists(PARTS, min_size=1, max_size=4), cuts=st.lists(st.integers(0, 400)))
 def test_a_token_is_learnt_if_it_shares_a_byte_with_what_is(
     tokenizers_with_marks: dict[str, Marked],

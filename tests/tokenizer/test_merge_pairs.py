@@ -44,8 +44,6 @@ from tests.tokenizer.training_corpora import (
     word_counts,
 )
 
-pytestmark = pytest.mark.many
-
 RULES: tuple[Ties, ...] = get_args(Ties)
 BOTH_RULES = pytest.mark.parametrize("ties", RULES)
 NOT_YET = pytest.mark.xfail(
@@ -58,9 +56,7 @@ A_MILLION = 1 << 20
 TABLES = word_counts(counts=SMALL_COUNTS | HUGE_COUNTS, longest=300)
 MERGES = st.sampled_from([0, 1, 2, 10, 60, 300])
 MIN_FREQUENCIES = st.sampled_from([0, 1, 2, 5, 2**33])
-in_one_folder = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+in_one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ import doctest
 from functools import cache
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 
@@ -44,7 +44,6 @@ def library_of(pattern: PatternName) -> Library:
 
 
 @EVERY_PATTERN
-@settings(deadline=None, max_examples=200)
 @given(text=ANY_TEXT)
 def test_ids_are_those_of_the_library(pattern: PatternName, text: str) -> None:
     pairs, library = learnt(pattern, SPECIAL), library_of(pattern)

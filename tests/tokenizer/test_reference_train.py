@@ -28,15 +28,13 @@ from tests.tokenizer.training_corpora import (
     word_counts,
 )
 
-pytestmark = pytest.mark.many
-
 RULES: tuple[Ties, ...] = get_args(Ties)
 SPECIAL_TOKENS = ("<|endoftext|>", "<|pad|>", "<|user|>")
 MERGES_ASKED_FOR = st.integers(0, 40) | st.just(100)
 MIN_FREQUENCIES = st.sampled_from([0, 1, 2, 5])
 BOTH_RULES = pytest.mark.parametrize("ties", RULES)
 EVERY_HARD_TABLE = pytest.mark.parametrize("table", HARD_TABLES.values(), ids=HARD_TABLES.keys())
-many_examples = settings(max_examples=200, deadline=None, suppress_health_check=[*HealthCheck])
+many_examples = settings(suppress_health_check=[*HealthCheck])
 
 Merge = tuple[bytes, bytes]
 
@@ -166,7 +164,6 @@ def test_hard_tables_give_the_merges_of_tokenizers(
     assert_equals_tokenizers(table, merges_asked_for=merges_asked_for)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(utf8_words(longest=40) | few_letter_words(longest=20), max_size=20))
 def test_stand_in_letters_are_the_ones_that_tokenizers_gives_to_bytes(words: list[bytes]) -> None:
     """The same words, but as plain text that tokenizers spells for itself."""
@@ -176,7 +173,6 @@ def test_stand_in_letters_are_the_ones_that_tokenizers_gives_to_bytes(words: lis
     assert in_json(steps, ()) == learn_with_tokenizers(texts, kept_whole, vocabulary_size=290)
 
 
-@settings(max_examples=30, deadline=None)
 @given(st.lists(small_texts(), max_size=4))
 def test_texts_cut_by_gpt2s_pattern_give_the_merges_of_tokenizers(texts: list[str]) -> None:
     cutter = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)

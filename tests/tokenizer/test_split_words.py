@@ -33,8 +33,6 @@ from lowtide.tokenizer.split_words import (
     split_words_reference,
 )
 
-pytestmark = pytest.mark.many
-
 NATIVE = Path(native.__file__).parent
 NAMES: tuple[PatternName, ...] = get_args(PatternName)
 EVERY_PATTERN = pytest.mark.parametrize("pattern", NAMES)

@@ -37,7 +37,7 @@ from tests.tokenizer.test_reference_encode import ANY_TEXT, EVERY_PATTERN
 from tests.vocabularies import rank_file
 
 SPECIAL = (END_OF_TEXT, "two words", "<|>")
-PATIENT = settings(deadline=None, max_examples=150, suppress_health_check=list(HealthCheck))
+PATIENT = settings(suppress_health_check=list(HealthCheck))
 
 
 @cache

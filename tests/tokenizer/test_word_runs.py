@@ -35,9 +35,7 @@ from lowtide.units import MIB
 Table = dict[bytes, int]
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="needs /dev/full and /proc")
-in_one_folder = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+in_one_folder = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 HIGHEST_COUNT = 2**63 - 1
 """Sums of counts are signed."""
 WORDS = st.binary(min_size=1, max_size=8) | st.text("ab\0", min_size=1).map(str.encode)

@@ -81,7 +81,6 @@ def expect_one_answer(text: str, pattern: PatternName) -> None:
 
 
 @EVERY_PATTERN
-@settings(deadline=None, max_examples=200)
 @given(parts=st.lists(ANY_TEXT | st.sampled_from(SPECIAL), max_size=4))
 def test_every_peer_gives_the_same_ids_on_any_text(pattern: PatternName, parts: list[str]) -> None:
     expect_one_answer("".join(parts), pattern)
@@ -206,14 +205,13 @@ def put_together(choices: list[tuple[int, int]]) -> BytePairs:
     return BytePairs(pattern="gpt2", special_tokens={}, tokens=tokens, merges=tuple(merges))
 
 
-@settings(deadline=None, max_examples=150)
 @given(pairs=some_merges(learnable=True))
 def test_what_was_learnt_can_be_told_by_its_ranks(pairs: BytePairs) -> None:
     assert first_disagreement(pairs) is None
     assert recover_merges(ranks_of(pairs), name="learnt") == pairs.merges
 
 
-@settings(deadline=None, max_examples=400)
+@settings(max_examples=400)
 @given(pairs=some_merges(learnable=False))
 def test_the_check_says_whether_ranks_alone_lead_to_the_same_merges(pairs: BytePairs) -> None:
     try:
@@ -223,7 +221,6 @@ def test_the_check_says_whether_ranks_alone_lead_to_the_same_merges(pairs: ByteP
     assert (first_disagreement(pairs) is None) == (recovered == pairs.merges)
 
 
-@settings(deadline=None, max_examples=150)
 @given(
     pairs=some_merges(learnable=False),
     texts=st.lists(st.text("abc", min_size=1, max_size=24), min_size=8, max_size=8),

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.training import bigram
@@ -28,7 +28,6 @@ def _plain_loss(train: list[int], val: list[int], vocabulary_size: int) -> float
 _IDS = st.lists(st.integers(0, 6), max_size=60)
 
 
-@settings(deadline=None)
 @given(
     train=_IDS, val=st.lists(st.integers(0, 6), min_size=2, max_size=60), part=st.integers(1, 70)
 )

@@ -98,7 +98,7 @@ def test_an_environment_that_makes_no_sense_is_refused(told: dict[str, str]) -> 
     assert "torchrun" in refused.value.remedy
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_number_of_ranks_may_change_at_any_stop(scene: Scene, tmp_path: Path) -> None:
     """One rank, then two, stopped by a file that either may find, then one: the losses of one rank."""
     run, seen = tmp_path / "run", []
@@ -123,7 +123,7 @@ def test_the_number_of_ranks_may_change_at_any_stop(scene: Scene, tmp_path: Path
     assert found == pytest.approx([record["loss"] for record in scene.evaluations], **CLOSE)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_torchrun_with_two_ranks_has_the_losses_of_one(scene: Scene, tmp_path: Path) -> None:
     run = tmp_path / "run"
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--standalone"]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -70,7 +70,6 @@ def check_step(examples: Examples, *, micro_batch: int, documents: bool) -> int:
     return len(rows[0])
 
 
-@settings(deadline=None, max_examples=20)
 @given(
     lengths=st.lists(st.integers(1, SHAPE.context), min_size=1, max_size=20),
     seed=st.integers(0, 99),

@@ -114,7 +114,7 @@ def test_what_killed_tests_left_is_cleared_away_and_no_folder_is_spoilt(
     assert (tmp_path / f".lowtide-smoke-{os.getpid()}-x").exists()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_the_budget_that_was_named_holds_for_the_try_too(data: Path, tmp_path: Path) -> None:
     with pytest.raises(DoesNotFitError, match="more than the"):
         smoke(make_settings(data), tmp_path / "run", memory="1000000GiB")
@@ -226,7 +226,7 @@ def test_a_stop_during_the_test_is_told_as_one_and_nothing_is_begun(
     assert not (tmp_path / "run").exists()
 
 
-@pytest.mark.long
+@pytest.mark.slow
 def test_a_run_that_overflows_at_once_is_reported_and_leaves_nothing(
     data: Path, tmp_path: Path
 ) -> None:

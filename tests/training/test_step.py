@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
@@ -45,7 +45,6 @@ def plain_step(rows: tuple[Tensor, Tensor]) -> tuple[float, float, list[Tensor]]
     return loss.item(), norm, [one - length * gradient for one, gradient in pairs]
 
 
-@settings(max_examples=15, deadline=None)
 @given(
     rows=st.integers(1, 9),
     micro_batch=st.integers(1, 10),

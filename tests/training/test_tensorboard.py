@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.errors import UsageError
@@ -95,7 +95,6 @@ def test_the_checksum_is_castagnolis() -> None:
     assert crc32c(bytes(32)) == 0x8A9136AA  # RFC 3720, B.4
 
 
-@settings(max_examples=50, deadline=None)
 @given(
     points=st.lists(
         st.tuples(

@@ -8,7 +8,7 @@ import random
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.training.watch_loss import (
@@ -73,7 +73,6 @@ def test_a_long_run_that_slows_down_raises_no_alarm() -> None:
         assert _told(_watch(), curve) == []
 
 
-@settings(max_examples=60, deadline=None)
 @given(seed=st.integers(0, 2**32), at=st.integers(1000, 1900), height=st.floats(1.0, 50.0))
 def test_a_jump_is_told_once_at_its_step(seed: int, at: int, height: float) -> None:
     curve = _natural(seed, 2000, noise=0.03, floor=2.0, power=0.4)
@@ -173,7 +172,6 @@ def test_a_long_warm_up_is_no_plateau() -> None:
     assert _told(_watch(warmup_steps=3000), curve) == []
 
 
-@settings(max_examples=40, deadline=None)
 @given(
     losses=st.lists(
         st.one_of(st.floats(0, 12), st.just(3.0), st.just(math.nan), st.just(40.0)), max_size=60

@@ -36,8 +36,6 @@ from tests.source.examples.rows import (
 )
 from tests.source.readings import START
 
-pytestmark = pytest.mark.many
-
 FORMATS = ["a.jsonl", "a.parquet", "a.arrow"]
 
 

@@ -35,8 +35,6 @@ from tests.source.examples.rows import (
     write_chats,
 )
 
-pytestmark = pytest.mark.many
-
 MARKS = assign_marks(SPECIAL)
 ELSEWHERE = 0xE000
 NAMES = re.compile("|".join(map(re.escape, sorted(SPECIAL, key=len, reverse=True))))
@@ -110,7 +108,7 @@ SOURCES = {
 
 
 @pytest.mark.parametrize("name", SOURCES)
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(messages=chats())
 def test_the_learnt_part_is_exactly_the_assistants(name: str, messages: list[Message]) -> None:
     source = SOURCES[name]
@@ -128,7 +126,7 @@ def test_the_learnt_part_is_exactly_the_assistants(name: str, messages: list[Mes
 
 
 @pytest.mark.parametrize("name", ["chatml", "plain"])
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(messages=chats(), learn=st.sampled_from(get_args(Learn)))
 def test_a_built_in_template_is_its_jinja_text(
     name: str, messages: list[Message], learn: Learn
@@ -136,7 +134,7 @@ def test_a_built_in_template_is_its_jinja_text(
     assert read_one(None, name, messages, learn) == read_one(SOURCES[name], name, messages, learn)
 
 
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(prompt=CONTENTS, completion=CONTENTS)
 def test_a_plain_completion_is_its_jinja_text(prompt: str, completion: str) -> None:
     pair: list[Message] = [
@@ -160,7 +158,7 @@ def test_a_plain_completion_is_its_jinja_text(prompt: str, completion: str) -> N
 
 
 @pytest.mark.parametrize("name", SOURCES)
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(messages=chats())
 def test_a_completion_is_the_last_answer_alone(name: str, messages: list[Message]) -> None:
     expected = without_empty(reference(SOURCES[name], messages))
@@ -362,7 +360,7 @@ def test_a_name_that_only_the_template_completes_is_the_token(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("name", ["with-blocks", "chatml", "plain", "without-blocks", "untrimmed"])
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.too_slow])
 @given(messages=chats())
 def test_transformers_renders_the_same(name: str, messages: list[Message]) -> None:
     from transformers.utils.chat_template_utils import render_jinja_template
