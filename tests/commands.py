@@ -73,7 +73,7 @@ def lowtide(
         env={**os.environ, **(env or {})},
         preexec_fn=before,
         capture_output=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     out, err = (said.decode(errors="backslashreplace") for said in (done.stdout, done.stderr))

@@ -335,7 +335,7 @@ def test_an_interrupted_run_leaves_no_process_and_no_folder(tmp_path: Path) -> N
         time.sleep(0.02)
     pids = [int(pid) for pid in told.read_text().split()[:2]]
     bench.send_signal(signal.SIGINT)
-    _, said = bench.communicate(timeout=30)
+    _, said = bench.communicate(timeout=300)
     left = [psutil.Process(pid) for pid in pids if psutil.pid_exists(pid)]
     for process in left:
         process.kill()

@@ -44,7 +44,7 @@ _FIGURE = re.compile(
 """A number with its unit, but not the 2 of gpt2 or GPT-2."""
 _LIMIT = re.compile(r"the cgroup \S+ \([\w.]+\)(?=: )")
 """What limits a machine's memory, where it is not what is available."""
-_LONGEST_SECONDS = 120
+_LONGEST_SECONDS = 300
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,7 +19,7 @@ from lowtide.report.checks import plain_line, summary
 from tests.commands import LOWTIDE, Outcome, call, lowtide
 
 Capsys = pytest.CaptureFixture[str]
-SECONDS = 60
+SECONDS = 300
 LINUX = pytest.mark.skipif(sys.platform != "linux", reason="limits and /dev/shm are Linux's")
 TORCH = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 PROBE = """

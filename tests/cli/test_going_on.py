@@ -146,7 +146,7 @@ def test_two_runs_in_one_folder_the_second_is_refused(
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
     ) as first:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 300
         while not (out / ".lowtide" / "progress.json").exists():
             assert time.monotonic() < deadline
             time.sleep(0.02)

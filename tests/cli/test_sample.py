@@ -141,7 +141,7 @@ def test_a_reader_who_leaves_ends_it_quietly(run: Path) -> None:
         assert process.stderr is not None
         assert process.stdout.read(200)
         process.stdout.close()
-        assert process.wait(timeout=60) != 0
+        assert process.wait(timeout=300) != 0
         assert b"Traceback" not in process.stderr.read()
 
 

@@ -31,7 +31,7 @@ def on_a_terminal(command: list[str], folder: Path) -> str:
         command, stdin=follower, stdout=subprocess.PIPE, stderr=follower, env=environment
     ) as process:
         os.close(follower)
-        seen, deadline = b"", time.monotonic() + 60
+        seen, deadline = b"", time.monotonic() + 300
         while time.monotonic() < deadline:
             if select.select([leader], [], [], 0.1)[0]:
                 try:

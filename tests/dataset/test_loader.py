@@ -59,7 +59,7 @@ def loader_threads() -> list[threading.Thread]:
 
 
 def wait_until(is_true: Callable[[], bool]) -> bool:
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 300
     while not is_true() and time.monotonic() < deadline:
         time.sleep(0.005)
     return is_true()
@@ -303,7 +303,7 @@ def test_garbage_collected_under_the_datasets_lock_waits_for_nobody(dataset: Tok
         collecting = threading.Thread(target=gc.collect, daemon=True)
         with dataset._own_lock():
             collecting.start()
-            collecting.join(5)
+            collecting.join(300)
             assert not collecting.is_alive()
         assert wait_until(lambda: not loader_threads())
     finally:
@@ -346,8 +346,8 @@ def test_closing_ends_an_iteration_that_waits(dataset: TokenDataset) -> None:
     closing.start()
     time.sleep(0.05)
     go_on.set()
-    closing.join(5)
-    waiting.join(2)
+    closing.join(300)
+    waiting.join(300)
     assert not waiting.is_alive()
     assert len(found) == 1
 

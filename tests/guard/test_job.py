@@ -37,11 +37,11 @@ def wait_for(question: object, seconds: float = 10.0) -> bool:
 
 def test_an_exit_code_and_a_signal_are_told_apart() -> None:
     with start_job(["sh", "-c", "exit 7"], fence_bytes=None) as job:
-        job.wait(10)
+        job.wait(300)
         assert not job.is_running
         assert (job.outcome().exit_code, job.outcome().signal) == (7, None)
     with start_job(["sh", "-c", "kill -SEGV $$"], fence_bytes=None) as job:
-        job.wait(10)
+        job.wait(300)
         assert (job.outcome().exit_code, job.outcome().signal) == (139, signal.SIGSEGV)
 
 
@@ -68,7 +68,7 @@ def test_what_lives_on_is_let_go_and_not_killed() -> None:
         if box is None:
             pytest.skip("no cgroup can be made here")
     with start_job([sys.executable, "-c", code], fence_bytes=None) as job:
-        job.wait(20)
+        job.wait(300)
         (left,) = job.members()
     assert start_time(left) is not None
     assert job.box is not None

@@ -244,7 +244,7 @@ def test_whoever_read_along_may_go_away(tmp_path: Path) -> None:
         assert process.stderr is not None
         process.stderr.readline()
         process.stderr.close()
-        assert process.wait(60) == 0
+        assert process.wait(300) == 0
     assert step_of(find_checkpoints(tmp_path / "run")[-1]) == 24
 
 

@@ -131,7 +131,7 @@ def test_reading_a_large_file_is_left_alone(desk: Desk) -> None:
 def test_output_input_and_exit_code_pass_through(desk: Desk) -> None:
     command = ["sh", "-c", "read line; echo got $line; echo oops >&2; exit 7"]
     with desk.watch("--quiet", command=command, stdin=subprocess.PIPE) as process:
-        out, err = process.communicate("hello\n", timeout=30)
+        out, err = process.communicate("hello\n", timeout=300)
     assert (process.returncode, out, err) == (7, "got hello\n", "oops\n")
 
 
@@ -146,7 +146,7 @@ def test_signals_reach_the_job(desk: Desk, number: signal.Signals) -> None:
         assert process.stdout is not None
         assert process.stdout.readline() == "ready\n"
         process.send_signal(number)
-        process.communicate(timeout=30)
+        process.communicate(timeout=300)
     assert process.returncode == 42
 
 
@@ -169,7 +169,7 @@ def test_a_process_that_runs_already_is_watched_to_its_end(desk: Desk) -> None:
             env=desk.environment,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=300,
             check=False,
         )
     assert done.returncode == 0, done.stderr

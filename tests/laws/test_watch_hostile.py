@@ -140,7 +140,7 @@ def test_descriptors_of_the_caller_reach_the_job(desk: Desk) -> None:
     os.close(write)
     command = ["sh", "-c", f"cat /dev/fd/{read}"]
     with desk.watch("--quiet", command=command, pass_fds=(read,)) as process:
-        out, _ = process.communicate(timeout=30)
+        out, _ = process.communicate(timeout=300)
     os.close(read)
     assert out == "from outside\n"
 
@@ -172,7 +172,7 @@ def test_who_it_runs_in_is_not_ended(desk: Desk) -> None:
         capture_output=True,
         text=True,
         env=desk.environment,
-        timeout=30,
+        timeout=300,
         check=False,
     )
     assert done.stdout == "2\n"
@@ -184,7 +184,7 @@ def test_what_the_job_leaves_running_is_neither_killed_nor_fenced(desk: Desk) ->
     with desk.watch("--limit", "500MiB", command=python(code)) as process:
         assert process.stdout is not None
         pid = int(process.stdout.readline())
-        process.wait(30)
+        process.wait(300)
         try:
             assert start_time(pid) is not None
         finally:

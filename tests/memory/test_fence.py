@@ -32,7 +32,7 @@ def run(code: str, *arguments: str) -> str:
         capture_output=True,
         text=True,
         check=False,
-        timeout=30,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()

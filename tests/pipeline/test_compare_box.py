@@ -69,7 +69,7 @@ def run(
 def is_gone(work: Path) -> bool:
     """Whether the child that the command left is no more; a killed one may be seen for a moment yet."""
     pid = int((work / "child").read_text())
-    until = time.monotonic() + 5
+    until = time.monotonic() + 300
     while time.monotonic() < until:
         if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
             return True

@@ -31,7 +31,7 @@ SHAPE = ModelShape(layers=2, heads=2, width=16, context=16, vocabulary_size=VOCA
 STEPS = 24
 DiskUsage = namedtuple("DiskUsage", "total used free")
 _CLOCKED = ("at", "seconds", "tokens_per_second", "seconds_left", "private_bytes", "mfu")
-_LONGEST_SECONDS = 60
+_LONGEST_SECONDS = 300
 torch.set_num_threads(
     1
 )  # on a busy machine, threads that wait for each other take 100 times as long

@@ -154,5 +154,5 @@ def test_two_ranks_share_a_step_by_all_its_learnt_tokens(tmp_path: Path) -> None
     for one in ranks:
         one.start()
     for one in ranks:
-        one.join(60)
+        one.join(300)
     assert [one.exitcode for one in ranks] == [0, 0]
