@@ -7,9 +7,12 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -63,9 +66,57 @@ def lowtide(
     stdin: bytes = b"",
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
+) -> Outcome:
+    """The command inside this process, with standard streams that are files, as under a script."""
+    from lowtide.cli.main import main
+
+    with (
+        tempfile.TemporaryFile() as given,
+        tempfile.TemporaryFile() as out,
+        tempfile.TemporaryFile() as err,
+        ExitStack() as stack,
+    ):
+        given.write(stdin)
+        given.seek(0)
+        patch = stack.enter_context(pytest.MonkeyPatch.context())
+        for name, value in (env or {}).items():
+            patch.setenv(name, value)
+        if cwd is not None:
+            patch.chdir(cwd)
+        _put_in_place_of_stdin(given, stack)  # text is read from its descriptor
+        for name, mode, file in (("stdin", "r", given), ("stdout", "w", out), ("stderr", "w", err)):
+            stream = os.fdopen(os.dup(file.fileno()), mode, encoding="utf-8")
+            stack.callback(stream.close)
+            patch.setattr(sys, name, stream)
+        with pytest.raises(SystemExit) as left:
+            main([str(argument) for argument in arguments])
+        sys.stdout.flush()
+        sys.stderr.flush()
+        assert isinstance(left.value.code, int)
+        texts = (_read_again(file) for file in (out, err))
+        return Outcome(code=left.value.code, out=next(texts), err=next(texts))
+
+
+def _put_in_place_of_stdin(file: IO[bytes], stack: ExitStack) -> None:
+    saved = os.dup(0)
+    stack.callback(os.close, saved)
+    stack.callback(os.dup2, saved, 0)
+    os.dup2(file.fileno(), 0)
+
+
+def _read_again(file: IO[bytes]) -> str:
+    file.seek(0)
+    return file.read().decode(errors="backslashreplace")
+
+
+def lowtide_process(
+    *arguments: str | Path,
+    stdin: bytes = b"",
+    cwd: Path | None = None,
+    env: Mapping[str, str] | None = None,
     before: Callable[[], None] | None = None,
 ) -> Outcome:
-    """`python -m lowtide …` in a process of its own."""
+    """`python -m lowtide …` in a process of its own: where limits, signals or children are the subject."""
     done = subprocess.run(
         [*LOWTIDE, *map(str, arguments)],
         input=stdin,
@@ -81,7 +132,7 @@ def lowtide(
 
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> Outcome:
-    """The same command inside this process: a fifth of the time, for what needs no process of its own."""
+    """The same through pytest's own capture, which is no file: for what does not look at its streams."""
     from lowtide.cli.main import main
 
     capsys.readouterr()

@@ -17,7 +17,7 @@ import pytest
 
 import lowtide as lowtide_package
 from lowtide.memory.cgroups import memory_cgroups
-from tests.commands import LOWTIDE, call, lowtide
+from tests.commands import LOWTIDE, call, lowtide_process
 
 Capsys = pytest.CaptureFixture[str]
 BOX = ("--limit", "512MiB", "--separator", "line")
@@ -106,7 +106,7 @@ def test_killed_it_takes_the_way_along_and_the_next_one_clears_up(
 
 def test_it_shows_a_table_and_draws_a_page(corpus: Path, tmp_path: Path) -> None:
     page, work = tmp_path / "page.html", tmp_path / "work"
-    told = lowtide(
+    told = lowtide_process(
         "compare", corpus, "--ways", "list,lowtide", "--sample", "1MB", "--out", page, "--work", work, *BOX
     )  # fmt: skip
     assert told.code == 0, told.err
@@ -121,7 +121,7 @@ def test_it_shows_a_table_and_draws_a_page(corpus: Path, tmp_path: Path) -> None
 
 
 def test_json_holds_every_figure_and_keep_keeps(corpus: Path, tmp_path: Path) -> None:
-    told = lowtide(
+    told = lowtide_process(
         "compare", corpus, "--ways", "list", "--sample", "1MB", "--json", "--keep", "--work", tmp_path, *BOX
     )  # fmt: skip
     found = json.loads(told.out)
@@ -162,7 +162,7 @@ def test_at_the_limit_that_is_advised_every_way_runs(capsys: Capsys, tmp_path: P
     ways = "list,pool,lowtide,lowtide-train"
     flags = ("--sample", "500kB", "--separator", "line", "--ways", ways)
     refused = call(capsys, "compare", text, "--limit", "20MiB", *flags)
-    told = lowtide("compare", text, *refused.advice, *flags, "--json")
+    told = lowtide_process("compare", text, *refused.advice, *flags, "--json")
     found = told.json["ways"]
     assert isinstance(found, list)
     endings = {
@@ -177,7 +177,7 @@ def test_a_path_too_long_for_the_sockets_of_datasets_is_told(
     corpus: Path, tmp_path: Path, way: str
 ) -> None:
     flags = ("--ways", way, "--sample", "100kB", "--work", tmp_path / ("x" * 60))
-    told = lowtide("compare", corpus, *flags, *BOX)
+    told = lowtide_process("compare", corpus, *flags, *BOX)
     is_there = way == "map" and find_spec("datasets") is not None
     assert ("too long a path for the sockets" in told.err) == is_there
 

@@ -16,7 +16,7 @@ import pytest
 from lowtide.guard.doctor.check_software import is_installed
 from lowtide.guard.doctor.checks import advice, ok, problem
 from lowtide.report.checks import plain_line, summary
-from tests.commands import LOWTIDE, Outcome, call, lowtide
+from tests.commands import LOWTIDE, Outcome, call, lowtide_process
 
 Capsys = pytest.CaptureFixture[str]
 SECONDS = 300
@@ -104,7 +104,7 @@ def test_1_when_a_limit_breaks_mapping_and_the_advice_works() -> None:
 
     if resource.getrlimit(resource.RLIMIT_AS) != (resource.RLIM_INFINITY,) * 2:
         pytest.skip("this shell has a limit of its own")
-    told = lowtide("doctor", "--quick", "--json", before=bounded)
+    told = lowtide_process("doctor", "--quick", "--json", before=bounded)
     assert told.code == 1
     bite = lines(told)["ulimit -v"]
     assert bite["level"] == "problem"
@@ -121,12 +121,12 @@ def test_1_when_a_limit_breaks_mapping_and_the_advice_works() -> None:
 
 @LINUX
 def test_temporary_files_in_memory_are_told_and_the_advice_works() -> None:
-    before = lines(lowtide("doctor", "--quick", "--json", env={"TMPDIR": "/dev/shm"}))
+    before = lines(lowtide_process("doctor", "--quick", "--json", env={"TMPDIR": "/dev/shm"}))
     bite = before["temporary files"]
     if bite["level"] == "ok" or "/var/tmp" not in bite["remedy"]:
         pytest.skip("/dev/shm is no tmpfs here, or no folder on a disk is known")
     name, _, value = bite["remedy"].split("`")[1].removeprefix("export ").partition("=")
-    after = lines(lowtide("doctor", "--quick", "--json", env={name: value}))
+    after = lines(lowtide_process("doctor", "--quick", "--json", env={name: value}))
     assert after["temporary files"]["level"] == "ok"
 
 
@@ -141,7 +141,7 @@ def test_a_folder_in_memory_is_advised_against_and_not_written_to(capsys: Capsys
 
 def test_a_slurm_variable_that_is_no_number_is_a_problem_not_a_crash() -> None:
     wrong = {"SLURM_JOB_ID": "7", "SLURM_MEM_PER_NODE": "lots"}
-    told = lowtide("doctor", "--quick", "--json", env=wrong)
+    told = lowtide_process("doctor", "--quick", "--json", env=wrong)
     assert told.code == 1
     assert lines(told)["Slurm"]["remedy"] == "correct or unset SLURM_MEM_PER_NODE"
 
@@ -235,13 +235,13 @@ def test_a_path_that_leads_to_itself_is_refused(capsys: Capsys, tmp_path: Path) 
 
 def test_a_folder_for_temporary_files_that_is_not_there_is_told(tmp_path: Path) -> None:
     missing = tmp_path / "none" / "tmp"
-    bite = lines(lowtide("doctor", "--quick", "--json", env={"TMPDIR": str(missing)}))[
+    bite = lines(lowtide_process("doctor", "--quick", "--json", env={"TMPDIR": str(missing)}))[
         "temporary files"
     ]
     assert bite["level"] == "advice"
     assert f"TMPDIR is {missing}, which is not there" in bite["finding"]
     subprocess.run(["sh", "-c", bite["remedy"].split("`")[1]], check=True)
-    after = lines(lowtide("doctor", "--quick", "--json", env={"TMPDIR": str(missing)}))
+    after = lines(lowtide_process("doctor", "--quick", "--json", env={"TMPDIR": str(missing)}))
     assert "which is not there" not in after["temporary files"]["finding"]
 
 

@@ -16,7 +16,7 @@ from lowtide.report.comparison import show_comparison
 from lowtide.report.demo_lines import show_cleaned, show_end
 from lowtide.report.samples import show_samples
 from lowtide.report.training_results import show_exported_model, show_trained
-from tests.commands import Outcome, call, lowtide
+from tests.commands import Outcome, call, lowtide, lowtide_process
 
 Captured = pytest.CaptureFixture[str]
 REPORT = Path(__file__).parents[2] / "src" / "lowtide" / "report"
@@ -74,7 +74,7 @@ def test_so_does_what_a_command_finds_out_instead(
 
 
 def test_so_do_those_that_look_at_the_machine(calls: dict[str, list[str | Path]]) -> None:
-    assert_versioned(lowtide("watch", *calls["watch"], "--json", "--", "true"))
+    assert_versioned(lowtide_process("watch", *calls["watch"], "--json", "--", "true"))
     told = lowtide("doctor", *calls["doctor"], "--json")
     assert told.out.startswith('{"schema_version": 1, "')
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.commands import LOWTIDE, call, lowtide
+from tests.commands import LOWTIDE, call, lowtide, lowtide_process
 
 COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
@@ -135,7 +135,7 @@ def test_samples_are_shown_as_they_read(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("中文 é\n\x1b[31m")
     assert lowtide("tokenize", tmp_path / "a.txt", "--out", tmp_path / "out").code == 0
     assert r"中文 é\n\x1b[31m" in lowtide("inspect", tmp_path / "out").out
-    narrow = lowtide("inspect", tmp_path / "out", env={"PYTHONIOENCODING": "latin-1"})
+    narrow = lowtide_process("inspect", tmp_path / "out", env={"PYTHONIOENCODING": "latin-1"})
     assert narrow.code == 0
     assert r"\u4e2d\u6587" in narrow.out
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.journal import LOG_NAME, Journal
-from tests.commands import Outcome, call, lowtide
+from tests.commands import Outcome, call, lowtide_process
 
 Capsys = pytest.CaptureFixture[str]
 OOM = (
@@ -170,8 +170,8 @@ def test_a_pipe_is_not_waited_for(capsys: Capsys, tmp_path: Path) -> None:
 def test_what_watch_saw_is_explained(tmp_path: Path) -> None:
     env = {"XDG_STATE_HOME": str(tmp_path)}
     command = (sys.executable, "-S", "-c", "import os; os.kill(os.getpid(), 15)")
-    lowtide("watch", "--quiet", "--", *command, env=env)
-    told = lowtide("why", "--last", "--json", env=env)
+    lowtide_process("watch", "--quiet", "--", *command, env=env)
+    told = lowtide_process("why", "--last", "--json", env=env)
     assert told.code == 0, told.err
     assert (told.json["cause"], told.json["sureness"]) == ("terminated", "certain")
 
