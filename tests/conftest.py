@@ -14,6 +14,7 @@ import pytest
 from hypothesis import is_hypothesis_test, settings
 
 from lowtide.tokenizer.patterns import PATTERNS
+from lowtide.tokenizer.reference import ReferenceEncoder, make_reference
 from lowtide.tokenizer.vocabulary import Vocabulary, from_json, load_vocabulary
 from tests.tokenizer_json import tokenizer_json
 from tests.vocabularies import rank_file
@@ -73,3 +74,9 @@ def vocabularies(tokenizer_json_file: Path) -> dict[str, Vocabulary]:
         "o200k_base": load_vocabulary(str(rank_file("o200k_base"))),
         "tokenizer.json": from_json(tokenizer_json_file.read_bytes(), name="mine"),
     }
+
+
+@pytest.fixture(scope="session")
+def references(vocabularies: dict[str, Vocabulary]) -> dict[str, ReferenceEncoder]:
+    """What each of them is compared with. Made once: the large ones take a second each."""
+    return {name: make_reference(found, "text") for name, found in vocabularies.items()}

@@ -19,7 +19,7 @@ from lowtide.pipeline.settings import make_settings
 from lowtide.source.separators import default_delimiter
 from lowtide.source.stream import Cursor, read_blocks
 from lowtide.tokenizer.encode import Encoder, EncodeSettings
-from lowtide.tokenizer.reference import ReferenceEncoder, make_reference
+from lowtide.tokenizer.reference import ReferenceEncoder
 from lowtide.tokenizer.vocabulary import Vocabulary
 from tests.conftest import TOKENIZERS
 from tests.corpora import SEPARATOR, make_document, make_documents, write_inputs
@@ -38,8 +38,9 @@ def tokenizer_sources(tokenizer_json_file: Path) -> dict[str, str]:
     }
 
 
-def expected_stream(vocabulary: Vocabulary, documents: list[str]) -> np.ndarray:
-    reference = make_reference(vocabulary, "text")
+def expected_stream(
+    vocabulary: Vocabulary, reference: ReferenceEncoder, documents: list[str]
+) -> np.ndarray:
     parts = [np.append(reference.encode(d.encode()), vocabulary.end_of_text) for d in documents]
     return np.concatenate(parts)
 
@@ -58,6 +59,7 @@ def stream_in_blocks(prepared: Prepared, block_bytes: int, fast: Encoder) -> np.
 def test_shards_hold_the_reference_tokens_of_every_document(
     tmp_path: Path,
     vocabularies: dict[str, Vocabulary],
+    references: dict[str, ReferenceEncoder],
     tokenizer_sources: dict[str, str],
     tokenizer: str,
     kind: str,
@@ -69,7 +71,7 @@ def test_shards_hold_the_reference_tokens_of_every_document(
     )
     lowtide.tokenize([path], tmp_path / "out", settings)
     split = lowtide.open_dataset(tmp_path / "out").splits["train"]
-    expected = expected_stream(vocabularies[tokenizer], documents)
+    expected = expected_stream(vocabularies[tokenizer], references[tokenizer], documents)
     assert np.array_equal(split.read(0, split.tokens), expected)
     assert split.document_count == len(documents)
 
@@ -79,6 +81,7 @@ def test_shards_hold_the_reference_tokens_of_every_document(
 def test_the_size_of_blocks_never_changes_a_token(
     tmp_path: Path,
     vocabularies: dict[str, Vocabulary],
+    references: dict[str, ReferenceEncoder],
     tokenizer_sources: dict[str, str],
     tokenizer: str,
     block_bytes: int,
@@ -88,7 +91,9 @@ def test_the_size_of_blocks_never_changes_a_token(
     path.write_bytes(document.encode())
     prepared = prepare([str(path)], TokenizeSettings(tokenizer=tokenizer_sources[tokenizer]))
     got = stream_in_blocks(prepared, block_bytes, Encoder(prepared.recipe.encode))
-    assert np.array_equal(got, expected_stream(vocabularies[tokenizer], [document]))
+    assert np.array_equal(
+        got, expected_stream(vocabularies[tokenizer], references[tokenizer], [document])
+    )
 
 
 @pytest.mark.parametrize(
@@ -106,7 +111,7 @@ def test_the_size_of_blocks_never_changes_a_token(
 @pytest.mark.parametrize("tokenizer", ["gpt2", "cl100k_base", "o200k_base"])
 def test_megabytes_without_a_word_border_are_exact(
     tmp_path: Path,
-    vocabularies: dict[str, Vocabulary],
+    references: dict[str, ReferenceEncoder],
     tokenizer_sources: dict[str, str],
     tokenizer: str,
     text: str,
@@ -119,20 +124,13 @@ def test_megabytes_without_a_word_border_are_exact(
     got = stream_in_blocks(prepared, 70_000, fast)
     assert np.array_equal(got[:-1], whole)
     if len(text) < 500_000 or "x" not in text:  # tiktoken needs minutes for the others
-        assert np.array_equal(
-            whole, make_reference(vocabularies[tokenizer], "text").encode(text.encode())
-        )
+        assert np.array_equal(whole, references[tokenizer].encode(text.encode()))
 
 
 @pytest.fixture(scope="module")
 def gpt2_encoder(vocabularies: dict[str, Vocabulary]) -> Encoder:
     mark = default_delimiter("file")
     return Encoder(EncodeSettings(vocabulary=vocabularies["gpt2"], delimiter=mark))
-
-
-@pytest.fixture(scope="module")
-def gpt2_reference(vocabularies: dict[str, Vocabulary]) -> ReferenceEncoder:
-    return make_reference(vocabularies["gpt2"], "text")
 
 
 @pytest.mark.parametrize("placement", ["end", "start", "none"])
@@ -149,7 +147,7 @@ def test_end_of_text_stands_where_it_was_asked_for(
     tmp_path_factory: pytest.TempPathFactory,
     vocabularies: dict[str, Vocabulary],
     gpt2_encoder: Encoder,
-    gpt2_reference: ReferenceEncoder,
+    references: dict[str, ReferenceEncoder],
     placement: str,
     documents: list[str],
     block_bytes: int,
@@ -159,7 +157,7 @@ def test_end_of_text_stands_where_it_was_asked_for(
     prepared = prepare([str(path)], make_settings({"eot": placement}))
     expected: list[int] = []
     for document in documents:
-        ids = gpt2_reference.encode(document.encode()).tolist()
+        ids = references["gpt2"].encode(document.encode()).tolist()
         front = [vocabulary.end_of_text] if placement == "start" else []
         behind = [vocabulary.end_of_text] if placement == "end" else []
         expected += [*front, *ids, *behind]
