@@ -9,7 +9,6 @@ import pickle
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -317,14 +316,12 @@ def test_a_process_with_a_loader_at_work_ends_at_once(folder: Path, ending: str)
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
         assert process.stdout.readline() == "running\n"
-        started = time.monotonic()
         if ending == "interrupted":
             process.send_signal(signal.SIGINT)
         try:
-            _, complaints = process.communicate(timeout=300)
+            _, complaints = process.communicate(timeout=60)
         finally:
             process.kill()
-    assert time.monotonic() - started < 20
     if ending == "interrupted":
         assert process.returncode == -signal.SIGINT
         assert complaints.splitlines()[-1] == "KeyboardInterrupt"

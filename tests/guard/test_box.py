@@ -93,7 +93,7 @@ def test_a_command_that_takes_too_long_is_ended() -> None:
     start = time.monotonic()
     with pytest.raises(subprocess.TimeoutExpired):
         run_in_box(["sleep", "60"], limit_bytes=100 * MIB, timeout=0.3)
-    assert time.monotonic() - start < 10
+    assert time.monotonic() - start < 50
 
 
 def test_no_box_is_left_behind(walls: str) -> None:

@@ -26,7 +26,7 @@ time.sleep(60)
 """
 
 
-def wait_for(question: object, seconds: float = 10.0) -> bool:
+def wait_for(question: object, seconds: float = 300.0) -> bool:
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if question():  # type: ignore[operator]

@@ -36,7 +36,7 @@ while True:
 LEAK_IN_A_CHILD = f"""
 import subprocess, sys, time
 subprocess.run([sys.executable, "-c", {LEAK!r}])
-time.sleep(60)  # as a pool does, whose worker was killed
+time.sleep(600)  # as a pool does, whose worker was killed
 """
 LEAVE_A_CHILD = """
 import subprocess, sys, time
@@ -107,7 +107,7 @@ def test_a_way_that_lost_a_process_is_dead_even_if_it_waits_for_it(tmp_path: Pat
             pytest.skip("no cgroup can be made here")
         found = run(tmp_path, LEAK_IN_A_CHILD, box=box)
     assert found.ending == "died"
-    assert found.seconds < 20
+    assert found.seconds < 300
 
 
 @pytest.mark.parametrize("seconds", ["0", "60"], ids=["it ended", "it hangs"])

@@ -101,10 +101,8 @@ def test_all_stages_run_with_torch_and_are_remembered(library: Path, tmp_path: P
     told = dict(closing_rows(first))
     assert str(folder / "for-transformers") in told["model"]
     assert told["clean up"] == f"lowtide demo --out {folder} --clean"
-    began = time.monotonic()
     again = run(folder, everything)
     assert all(one.before for one in again.stages)
-    assert time.monotonic() - began < 5
     assert all("(done before)" in stage_lines(one)[0] for one in again.stages)
     assert json.dumps(demo_record(again))
 
