@@ -63,6 +63,7 @@ def is_gone(process: psutil.Process, *, seconds: float = 10) -> bool:
     return True
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
 def test_interrupted_it_leaves_nothing_behind(
     corpus: Path, tmp_path: Path, number: signal.Signals, code: int

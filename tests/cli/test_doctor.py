@@ -146,6 +146,7 @@ def test_a_slurm_variable_that_is_no_number_is_a_problem_not_a_crash() -> None:
     assert lines(told)["Slurm"]["remedy"] == "correct or unset SLURM_MEM_PER_NODE"
 
 
+@pytest.mark.slow
 @LINUX
 @TORCH
 @pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGKILL, -9)])

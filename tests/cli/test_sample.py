@@ -134,6 +134,7 @@ def test_text_comes_as_it_is_made(run: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert len(made) < 10
 
 
+@pytest.mark.slow
 def test_a_reader_who_leaves_ends_it_quietly(run: Path) -> None:
     asked = [*LOWTIDE, "sample", str(run), "--prompt", "tide", "--count", "100k", "--device", "cpu"]
     with subprocess.Popen(asked, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:

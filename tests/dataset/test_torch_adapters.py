@@ -309,6 +309,7 @@ for _ in itertools.islice(loader, 2):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ending", ["returned", "interrupted", "forked"])
 def test_a_process_with_a_loader_at_work_ends_at_once(folder: Path, ending: str) -> None:
     program = FORKING if ending == "forked" else ENDING

@@ -448,6 +448,7 @@ def test_a_text_that_was_begun_cannot_be_skipped_but_replaced(
 # Large values in a small budget
 
 
+@pytest.mark.slow
 @pytest.mark.cgroup
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_a_value_of_60_mb_is_handled_or_refused_before_memory_is_gone(

@@ -54,6 +54,7 @@ def write_kind(kind: str, path: Path, documents: list[str]) -> None:
         pq.write_table(table, path, row_group_size=500)
 
 
+@pytest.mark.slow
 @pytest.mark.cgroup
 @pytest.mark.parametrize("kind", ["text", "jsonl", "parquet"])
 def test_the_peak_does_not_grow_with_the_input(

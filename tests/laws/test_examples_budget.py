@@ -22,6 +22,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.cgroup
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_twenty_thousand_examples_fit_into_the_smallest_box(

@@ -57,6 +57,7 @@ def last_event(run: Path) -> tuple[str, int]:
     return (json.loads(lines[-1])["event"] if lines else "", len(lines))
 
 
+@pytest.mark.slow
 def test_kills_at_any_moment_and_every_file_once(scene: Scene, tmp_path: Path) -> None:
     names = fill(scene)
     scene.train(tmp_path / "undisturbed")

@@ -117,6 +117,7 @@ def test_checkpoints_at_every_moment_come_to_the_same_bytes(
     assert trained_bytes(tmp_path / "out") == undisturbed
 
 
+@pytest.mark.slow
 def test_a_run_killed_at_any_moment_goes_on_to_the_same_bytes(
     tmp_path: Path, inputs: list[Path], undisturbed: dict[str, bytes]
 ) -> None:

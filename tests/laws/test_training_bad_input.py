@@ -200,6 +200,7 @@ def test_standard_input_is_learnt_from_and_cannot_be_resumed(tmp_path: Path, tex
     assert read_trained(tmp_path / "piped") == read_trained(tmp_path / "read")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("megabytes", [1, 2, 3])
 def test_a_full_disk_is_told_and_the_same_command_goes_on(tmp_path: Path, megabytes: int) -> None:
     text = tmp_path / "words.txt"
