@@ -38,6 +38,7 @@ def read_in_box(folder: Path, order: str, limit_bytes: int) -> BoxResult:
     return run_in_box(job_command("epoch", folder, order), limit_bytes=limit_bytes, timeout=120)
 
 
+@pytest.mark.slow
 @pytest.mark.cgroup
 @pytest.mark.parametrize(
     ("file_count", "file_tokens", "order"),

@@ -61,6 +61,7 @@ def stop_after_first_block(job: Job, out: Path) -> None:
     assert stopped.returncode == 75, stopped.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "kills", "terms"), [("npy", 3, 1), ("megatron", 3, 1)])
 def test_a_run_killed_at_any_moment_goes_on_to_the_same_bytes(
     tmp_path: Path, jobs: dict[str, Job], name: str, kills: int, terms: int

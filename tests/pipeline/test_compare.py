@@ -55,6 +55,7 @@ def found(corpus: Path, work: Path, heard: list[tuple[str, bool]]) -> Comparison
     )
 
 
+@pytest.mark.slow
 def test_the_list_dies_at_the_limit_and_ours_finishes_in_the_same_box(found: Comparison) -> None:
     theirs, ours = found.results
     assert theirs.whole.ending == "died"
