@@ -225,6 +225,7 @@ def test_a_failure_of_our_own_is_wrong_and_a_failure_of_a_peer_is_told(tmp_path:
     assert not is_wrong(Runs(way=way_of("", "dolma tokens"), failure="failed"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("memory", "code"), [("256MiB", 0), ("1MiB", 1)])
 def test_the_script_fails_when_lowtide_does(memory: str, code: int, tmp_path: Path) -> None:
     corpora.write(tmp_path / "corpus", TEXTS, 1 << 30)

@@ -168,6 +168,7 @@ def test_the_python_of_the_loading_page_runs(tmp_path: Path) -> None:
     assert "source" in done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="the README's commands are for a POSIX shell")
 def test_the_first_command_of_the_readme_works(tmp_path: Path) -> None:
     """All lines but the install, in an empty folder, with the environment that runs the tests."""

@@ -291,6 +291,7 @@ def test_every_guide_is_run() -> None:
     assert {path.stem for path in FOLDER.glob("*.md")} == set(GUIDES)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", GUIDES)
 def test_the_commands_of_a_guide_run_and_say_what_it_shows(name: str, terminal: Terminal) -> None:
     guide, blocks = GUIDES[name], blocks_of(name)

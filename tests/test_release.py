@@ -55,6 +55,7 @@ def succeed(*command: str | Path, cwd: Path) -> str:
     return done.stdout
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="the commands of an environment lie elsewhere")
 def test_what_is_built_works_in_an_empty_environment(tmp_path: Path) -> None:
     """The wheel is made from the source archive, so that one is whole, too; pip fetches what it asks for."""
