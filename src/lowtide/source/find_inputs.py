@@ -36,7 +36,7 @@ from lowtide.source.recognise import (
     recognise,
     refuse_foreign,
 )
-from lowtide.units import format_count, printable
+from lowtide.units import printable
 
 STDIN = Path("-")
 Compression = Literal["", "gz", "zst"]
@@ -135,16 +135,15 @@ class _SkippedFiles:
 
 
 def describe_skipped(skipped: Sequence[Skipped]) -> str:
-    """`3 files were skipped: 2 hidden (.git, …), 1 zip archive (a.zip); …`."""
+    """`skipped 3 files: hidden 2 (.git, …), a zip archive 1 (a.zip); …`."""
     total = sum(item.count for item in skipped)
     parts = []
     for item in skipped:
         more = ", …" if item.count > len(item.first) else ""
-        parts.append(f"{format_count(item.count)} {item.reason} ({', '.join(item.first)}{more})")
-    were = "file was" if total == 1 else "files were"
+        parts.append(f"{item.reason} {item.count:,} ({', '.join(item.first)}{more})")
     return (
-        f"{format_count(total)} {were} skipped: {', '.join(parts)}; "
-        "a file that is named itself is not skipped"
+        f"skipped {total:,} file{'' if total == 1 else 's'}: {', '.join(parts)}; "
+        "to have one read, name it"
     )
 
 
