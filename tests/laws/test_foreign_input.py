@@ -386,10 +386,12 @@ def test_a_data_file_in_a_folder_is_refused_and_not_skipped(tmp_path: Path) -> N
 
 def test_a_glob_tells_of_hidden_files_and_of_folders(tmp_path: Path) -> None:
     lay(tmp_path, "a.txt", ".b.txt", ".git/c.txt", "d/e.txt")
+    (tmp_path / "broken").symlink_to(tmp_path / "nowhere")
     assert skipped(tmp_path / "**" / "*.txt") == {"hidden": (2, (".b.txt", "c.txt"))}
     assert skipped(tmp_path / "*") == {
         "hidden": (1, (".b.txt",)),
         "folders that the glob matched": (1, ("d",)),
+        "no files (broken links, pipes)": (1, ("broken",)),
     }
 
 

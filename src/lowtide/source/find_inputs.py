@@ -47,6 +47,7 @@ _PACKED_SUFFIXES = frozenset({".zip", ".tar", ".tgz", ".bz2", ".xz", ".7z", ".lz
 _TEXT_SUFFIXES = frozenset({".txt", ".text"})
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gz", ".zst": "zst", ".zstd": "zst"}
 _HIDDEN = "hidden"
+_NO_FILES = "no files (broken links, pipes)"
 _NAMED_SKIPPED = 3
 """Of each reason."""
 
@@ -247,10 +248,12 @@ class _Search:
         for path in map(Path, hidden):
             if path.is_file() and not self.is_in_output(path.resolve()):
                 self.skipped.add(path, _HIDDEN)
-        if "**" not in pattern:
-            for path in matches:
-                if path.is_dir() and not self.is_in_output(path.resolve()):
+        for path in matches:
+            if path.is_dir():
+                if "**" not in pattern and not self.is_in_output(path.resolve()):
                     self.skipped.add(path, "folders that the glob matched")
+            elif not path.is_file():
+                self.skipped.add(path, _NO_FILES)
         return files
 
     def _search_folder(self, folder: Path) -> list[Path]:
@@ -312,7 +315,7 @@ class _Search:
                 elif is_left_out(path):
                     self.skipped.add(path, "half-written, locks or backups")
                 elif not path.is_file():
-                    self.skipped.add(path, "no files (broken links, pipes)")
+                    self.skipped.add(path, _NO_FILES)
                 else:
                     yield path
 

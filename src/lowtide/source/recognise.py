@@ -146,7 +146,7 @@ _OBJECT_OF_JSON = Foreign(
 def _table(kind: str) -> Foreign:
     return Foreign(
         what=f"a {kind} table",
-        remedy=f"write its rows as JSONL or Parquet, and pass `--column`; {_AS_TEXT}",
+        remedy=f"write its rows as JSONL or Parquet, and name the column of the text; {_AS_TEXT}",
     )
 
 
