@@ -377,6 +377,12 @@ def test_a_folder_of_rows_tells_of_the_rest(tmp_path: Path) -> None:
     assert skipped(tmp_path) == {"beside rows": (2, ("README.md", "c.csv"))}
 
 
+def test_a_folder_without_text_says_what_it_holds(tmp_path: Path) -> None:
+    lay(tmp_path, "a.zip", content=PROVEN["a.zip"])
+    with pytest.raises(UsageError, match="a zip archive 1 "):
+        find_inputs([str(tmp_path)])
+
+
 def test_a_data_file_in_a_folder_is_refused_and_not_skipped(tmp_path: Path) -> None:
     lay(tmp_path, "a.txt")
     lay(tmp_path, "b.txt", content=PROVEN["a.txt"])

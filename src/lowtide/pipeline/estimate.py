@@ -18,8 +18,9 @@ from lowtide.pipeline.job import ExampleCounts
 from lowtide.pipeline.prepare import Prepared, prepare
 from lowtide.pipeline.settings import TokenizeSettings
 from lowtide.source.blocks import Block
-from lowtide.source.find_inputs import InputKind, Skipped, describe_skipped
+from lowtide.source.find_inputs import InputKind
 from lowtide.source.sample import SampledText, sample_inputs
+from lowtide.source.skipped import Skipped, describe_skipped
 from lowtide.tokenizer.encode import Encoder
 from lowtide.units import KIB, format_bytes, format_count, format_seconds
 

@@ -17,9 +17,10 @@ from lowtide.pipeline.settings import TokenizeSettings, check_settings, resolve_
 from lowtide.pipeline.spend import Allowances, foreign_bytes, spend
 from lowtide.shards.layout import ShardLayout
 from lowtide.source.extent import find_tail
-from lowtide.source.find_inputs import InputFile, InputKind, Skipped, survey_inputs
+from lowtide.source.find_inputs import InputFile, InputKind, survey_inputs
 from lowtide.source.safe_cuts import CutRule
 from lowtide.source.separators import default_delimiter
+from lowtide.source.skipped import Skipped
 from lowtide.source.stream import ReadSettings
 from lowtide.tokenizer.encode import EncodeSettings
 from lowtide.tokenizer.hugging_face import overlap

@@ -51,7 +51,7 @@ from lowtide.shards.layout import MANIFEST_NAME
 from lowtide.shards.manifest import DatasetManifest, read_manifest
 from lowtide.shards.read import open_dataset
 from lowtide.source.arrow_memory import plain_allocation
-from lowtide.source.find_inputs import describe_skipped
+from lowtide.source.skipped import describe_skipped
 from lowtide.source.stream import Block, read_blocks
 from lowtide.tokenizer.agreement import check_agreement
 from lowtide.tokenizer.encode import Encoder

@@ -14,8 +14,8 @@ from lowtide.pipeline.estimate import free_bytes, refuse_stdin
 from lowtide.pipeline.folder import TOKENIZER, check_folder
 from lowtide.pipeline.train_prepare import TrainPrepared, prepare_training
 from lowtide.pipeline.train_settings import TrainSettings
-from lowtide.source.find_inputs import Skipped, describe_skipped
 from lowtide.source.sample import SampledText, sample_inputs
+from lowtide.source.skipped import Skipped, describe_skipped
 from lowtide.tokenizer.count_words import ENTRY_BYTES, WordCounter
 from lowtide.units import KIB, MIB, format_bytes, format_count, format_seconds
 

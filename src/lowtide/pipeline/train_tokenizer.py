@@ -54,7 +54,7 @@ from lowtide.pipeline.train_prepare import TrainPrepared, prepare_training
 from lowtide.pipeline.train_settings import TrainSettings
 from lowtide.pipeline.watch_run import ShouldStop, Watch, never_stop
 from lowtide.source.arrow_memory import plain_allocation
-from lowtide.source.find_inputs import Skipped, describe_skipped
+from lowtide.source.skipped import Skipped, describe_skipped
 from lowtide.source.stream import read_blocks
 from lowtide.tokenizer.vocabulary import from_json, load_vocabulary
 from lowtide.tokenizer.write_files import tokenizer_json

@@ -7,7 +7,8 @@ Leaves: blocks of UTF-8 text, each document followed by a delimiter, each block 
 Costs:  a few blocks of memory, plus the largest thing that cannot be cut (`document_limit_bytes`); for
         plain text with a literal separator hardly more time than copying.
 
-    find_inputs.py    which files, of which kind; what is left out
+    find_inputs.py    which files, of which kind
+    skipped.py        which not, and why
     recognise.py      what is no text, by its first bytes
     stream.py         read_blocks: the way through the room
     blocks.py         block, cursor, settings

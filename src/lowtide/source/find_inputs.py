@@ -36,7 +36,7 @@ from lowtide.source.recognise import (
     recognise,
     refuse_foreign,
 )
-from lowtide.units import printable
+from lowtide.source.skipped import Skipped, SkippedFiles, describe_skipped
 
 STDIN = Path("-")
 Compression = Literal["", "gz", "zst"]
@@ -48,8 +48,6 @@ _TEXT_SUFFIXES = frozenset({".txt", ".text"})
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gz", ".zst": "zst", ".zstd": "zst"}
 _HIDDEN = "hidden"
 _NO_FILES = "no files (broken links, pipes)"
-_NAMED_SKIPPED = 3
-"""Of each reason."""
 
 
 class InputKind(StrEnum):
@@ -93,59 +91,11 @@ class InputFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Skipped:
-    """Files that a folder or a glob would have brought and that are not read, for one reason."""
-
-    reason: str
-    count: int
-    first: tuple[str, ...]
-    """Some of them, by path; of a hidden folder the folder."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class FoundInputs:
     """What is read, and what is not."""
 
     files: list[InputFile]
     skipped: tuple[Skipped, ...] = ()
-
-
-class _SkippedFiles:
-    """Collects what is left out."""
-
-    def __init__(self) -> None:
-        self._counts: dict[str, int] = {}
-        self._first: dict[str, list[str]] = {}
-
-    def add(self, path: Path, reason: str, *, count: int = 1) -> None:
-        if not count:
-            return
-        self._counts[reason] = self._counts.get(reason, 0) + count
-        names = self._first.setdefault(reason, [])
-        names.append(printable(str(path)))  # a name may be no UTF-8
-        names.sort()
-        del names[_NAMED_SKIPPED:]
-
-    def told(self) -> tuple[Skipped, ...]:
-        """The most frequent reason first."""
-        order = sorted(self._counts, key=lambda reason: (-self._counts[reason], reason))
-        return tuple(
-            Skipped(reason=reason, count=self._counts[reason], first=tuple(self._first[reason]))
-            for reason in order
-        )
-
-
-def describe_skipped(skipped: Sequence[Skipped]) -> str:
-    """`skipped 3 files: hidden 2 (.git, …), a zip archive 1 (a.zip); …`."""
-    total = sum(item.count for item in skipped)
-    parts = []
-    for item in skipped:
-        more = ", …" if item.count > len(item.first) else ""
-        parts.append(f"{item.reason} {item.count:,} ({', '.join(item.first)}{more})")
-    return (
-        f"skipped {total:,} file{'' if total == 1 else 's'}: {', '.join(parts)}; "
-        "to have one read, name it"
-    )
 
 
 def find_inputs(
@@ -198,7 +148,7 @@ class _Search:
 
     def __init__(self, *, stated: InputKind | None, leave_out: Path | None) -> None:
         self.stated = stated
-        self.skipped = _SkippedFiles()
+        self.skipped = SkippedFiles()
         self._leave_out = leave_out
 
     def is_in_output(self, path: Path) -> bool:

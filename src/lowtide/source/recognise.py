@@ -116,7 +116,7 @@ _MAGIC: tuple[tuple[re.Pattern[bytes], Foreign], ...] = tuple(
         ),
         (rb"SQLite format 3\x00", _binary("an SQLite database")),
         (rb"\x93NUMPY", _binary("a NumPy array")),
-        (rb"\x80[\x02-\x05][\x95}\])(cK]", _binary("a Python pickle")),
+        (rb"\x80[\x02-\x05][\x95}\])(cK]", _binary("pickled Python objects")),
         (rb"\x89HDF\r\n", _binary("an HDF5 file")),
         (rb"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", _binary("an Office document")),
         (rb"\xff\xfe\x00\x00|\x00\x00\xfe\xff", _other_encoding("UTF-32")),
