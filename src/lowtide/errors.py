@@ -4,6 +4,7 @@ LowtideError              1    the work failed
 ├── UsageError            2    wrong usage, unreadable settings, a folder that belongs to other work
 ├── DoesNotFitError       3    refused beforehand: nothing was started
 ├── DataError             1    an input cannot be read as what it says it is
+│   ├── ChangedInputError 1    an input was written to while it was read
 │   └── SharedFaultError  1    a template or a tokenizer is at fault: every other input would fail as well
 ├── VerificationError     4    data on disk is not what its manifest promises
 ├── StorageError          1    a disk said no: full, read-only, failing
@@ -43,6 +44,10 @@ class DoesNotFitError(LowtideError):
 
 class DataError(LowtideError):
     """An input is damaged, of another kind, or holds what the policy does not allow."""
+
+
+class ChangedInputError(DataError):
+    """What was read of an input may be of two versions of it: nobody may go on from there."""
 
 
 class SharedFaultError(DataError):

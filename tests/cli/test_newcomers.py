@@ -82,9 +82,8 @@ def test_tokens_are_not_tokenized_again(here: Path, capsys: Captured) -> None:
     assert not Path("again").exists()
 
 
-def test_rows_that_are_read_as_text_are_told(here: Path, capsys: Captured) -> None:
-    done = call(capsys, "tokenize", "rows.csv", "--out", "tokens")
-    assert done.code == 0
-    assert "note: rows.csv is read as plain text" in done.err
-    assert call(capsys, "tokenize", "rows.csv", "--out", "tokens", "--quiet").err == ""
-    assert "plain text" not in call(capsys, "tokenize", "a.txt", "--out", "other").err
+def test_a_table_is_no_text_until_that_is_said(here: Path, capsys: Captured) -> None:
+    refused = call(capsys, "tokenize", "rows.csv", "--out", "tokens")
+    assert refused.code == 1
+    assert "rows.csv" in refused.problem
+    assert call(capsys, "tokenize", "rows.csv", "--out", "tokens", *refused.advice).code == 0

@@ -213,5 +213,10 @@ separator_option = click.option(
     help="What separates documents in text files: file, line, blank-line, or a literal "
     "such as '<|endoftext|>'.",
 )
+input_format_option = click.option(
+    "--input-format",
+    type=click.Choice(["text", "jsonl", "parquet", "arrow"]),
+    help="How every INPUT is read, whatever its name.  [default: as the name says]",
+)
 debug_option = click.option("--debug", is_flag=True, expose_value=False, hidden=True)
 """`lowtide --debug COMMAND` and `lowtide COMMAND --debug` mean the same; `main` looks for the word."""

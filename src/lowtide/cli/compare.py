@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -13,11 +14,15 @@ from lowtide.cli.choices import (
     SIZE,
     column_option,
     debug_option,
+    input_format_option,
     separator_option,
     tokenizer_option,
 )
 from lowtide.cli.command import Command, examples
 from lowtide.pipeline.comparing.stops import listen_for_the_end
+
+if TYPE_CHECKING:
+    from lowtide.source.find_inputs import InputFormat
 
 
 @click.command(
@@ -51,6 +56,7 @@ from lowtide.pipeline.comparing.stops import listen_for_the_end
 @tokenizer_option
 @column_option
 @separator_option
+@input_format_option
 @click.option(
     "--out", type=FILE, metavar="FILE", help="Write a picture there: FILE.html or FILE.svg."
 )
@@ -79,6 +85,7 @@ def compare_command(
     tokenizer: str,
     column: str,
     separator: str,
+    input_format: InputFormat | None,
     out: str | None,
     timeout: float,
     work: str | None,
@@ -108,6 +115,7 @@ def compare_command(
             tokenizer=tokenizer,
             column=column,
             separator=separator,
+            input_format=input_format,
             timeout_seconds=timeout,
             work=Path(work) if work else None,
             keep=keep,

@@ -40,6 +40,7 @@ SAMPLE_VALUES: Mapping[str, object] = {
     "floor": "2GiB",
     "gpu": "RTX 4070",
     "hours": 24,
+    "input-format": "text",
     "inbox": "batches",
     "init": "pretrained",
     "kernel-log": "dmesg.txt",

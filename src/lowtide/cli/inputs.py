@@ -6,19 +6,15 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-import click
-
 from lowtide.cli.settings_file import is_file
 from lowtide.errors import UsageError
-from lowtide.units import printable
 
 _ADDRESS = re.compile(r"[a-z][a-z0-9+.-]+://", re.IGNORECASE)
-_LOOKS_LIKE_ROWS = (".csv", ".tsv", ".json")
 _MANIFEST = "lowtide.json"
 
 
-def check_inputs(inputs: Sequence[str], *, quiet: bool) -> None:
-    """UsageError for an address and for a folder of tokens; a note where rows are read as plain text."""
+def check_inputs(inputs: Sequence[str]) -> None:
+    """UsageError for an address and for a folder of tokens."""
     for name in inputs:
         if _ADDRESS.match(name) and not is_file(Path(name)):
             raise UsageError(
@@ -31,11 +27,3 @@ def check_inputs(inputs: Sequence[str], *, quiet: bool) -> None:
                 remedy=f"name the text; `lowtide inspect {name}` shows what is in there, and "
                 f"`lowtide train {name} --out RUN` trains on it",
             )
-    rows = [name for name in inputs if Path(name).suffix.lower() in _LOOKS_LIKE_ROWS]
-    if rows and not quiet:
-        others = f" (and {len(rows) - 1} more)" if len(rows) > 1 else ""
-        click.echo(
-            f"note: {printable(rows[0])}{others} is read as plain text, marks and all; for the text of a "
-            "column, write it as JSONL or Parquet and pass `--column`",
-            err=True,
-        )

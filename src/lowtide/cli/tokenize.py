@@ -14,6 +14,7 @@ from lowtide.cli.choices import (
     FORMAT,
     SHARE,
     debug_option,
+    input_format_option,
     json_option,
     memory_option,
     quiet_option,
@@ -54,6 +55,7 @@ from lowtide.pipeline.stop_signals import listen_for_stops
     " [default: text]",
 )
 @separator_option
+@input_format_option
 @memory_option
 @workers_option
 @click.option(
@@ -138,9 +140,9 @@ def tokenize_command(
     """Turn text of any size, or examples, into token shards.
 
     INPUT is a file, a folder or a glob: text, JSONL, Parquet or Arrow; text and JSONL also as .gz and .zst.
-    A single - is text from standard input, which cannot be resumed.
+    A single - is standard input, which cannot be resumed.
     """
-    check_inputs(inputs, quiet=quiet)
+    check_inputs(inputs)
     # Arrow's own allocator keeps what it frees and reserves 1 GiB; it asks once, when it is loaded.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from lowtide.memory.budget import choose_budget

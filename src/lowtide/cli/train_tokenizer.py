@@ -14,6 +14,7 @@ from lowtide.cli.choices import (
     SIZES,
     column_option,
     debug_option,
+    input_format_option,
     json_option,
     memory_option,
     quiet_option,
@@ -87,6 +88,7 @@ from lowtide.pipeline.stop_signals import listen_for_stops
 @workers_option
 @column_option
 @separator_option
+@input_format_option
 @click.option(
     "--bad-text",
     type=click.Choice(["fail", "replace", "skip"]),
@@ -122,9 +124,9 @@ def train_tokenizer_command(
     """Learn a tokenizer from raw text of any size.
 
     INPUT is a file, a folder or a glob: text, JSONL, Parquet or Arrow; text and JSONL also as .gz and .zst.
-    A single - is text from standard input, which cannot be resumed.
+    A single - is standard input, which cannot be resumed.
     """
-    check_inputs(inputs, quiet=quiet)
+    check_inputs(inputs)
     # Arrow's own allocator keeps what it frees and reserves 1 GiB; it asks once, when it is loaded.
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from lowtide.memory.budget import choose_budget

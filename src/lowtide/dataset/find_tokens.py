@@ -315,9 +315,9 @@ def _has_inputs(folder: Path) -> bool:
 
 def _looks_like_text(path: Path) -> bool:
     """Rows by their name, plain text by its first bytes."""
-    from lowtide.source.find_inputs import InputKind, find_inputs
+    from lowtide.source.find_inputs import is_row_file
 
-    if find_inputs([str(path)])[0].kind is not InputKind.TEXT or path.suffix in (".gz", ".zst"):
+    if is_row_file(path) or path.suffix in (".gz", ".zst"):
         return True
     with path.open("rb") as file:
         start = file.read(_SNIFFED_BYTES)

@@ -36,7 +36,8 @@ from lowtide.pipeline.comparing.sample import PARTS, TextSample, take_sample
 from lowtide.pipeline.comparing.stops import refuse_to_go_on
 from lowtide.pipeline.comparing.ways import Task, Way, choose_ways, write_tokenizer
 from lowtide.pipeline.watch_run import ShouldStop, never_stop
-from lowtide.source.find_inputs import find_inputs
+from lowtide.source.find_inputs import InputFormat, survey_inputs
+from lowtide.source.skipped import describe_skipped
 from lowtide.storage.leftovers import remove_folders_of_the_dead
 from lowtide.tokenizer.vocabulary import load_vocabulary
 from lowtide.units import MIB, format_bytes, format_seconds
@@ -70,6 +71,7 @@ class CompareSettings:
     tokenizer: str = "gpt2"
     column: str = "text"
     separator: str = "file"
+    input_format: InputFormat | None = None
     timeout_seconds: float = 1800.0
     """For each run of a way."""
     work: Path | None = None
@@ -130,7 +132,11 @@ def compare(
     _check(settings, machine)
     ways = choose_ways(settings.ways)
     _warn_of_long_path(_place(settings), ways, tell)
-    vocabulary, files = load_vocabulary(settings.tokenizer), find_inputs(inputs)
+    vocabulary = load_vocabulary(settings.tokenizer)
+    found = survey_inputs(inputs, input_format=settings.input_format)
+    files = found.files
+    if found.skipped:
+        tell(describe_skipped(found.skipped), False)
     if any(item.is_stdin for item in files):
         raise UsageError("standard input can be read only once", remedy="name a file or a folder")
     with _temporary_folder(settings, tell) as folder, _disk_errors(folder):

@@ -68,6 +68,7 @@ def training_record(result: TrainResult) -> dict[str, object]:
         "longest_word_bytes": manifest.longest_word_bytes,
         "bad_rows": manifest.bad_rows,
         "empty_documents": manifest.empty_documents,
+        "skipped": [asdict(item) for item in result.skipped],
         "min_frequency": manifest.settings.min_frequency,
         "learnt": [asdict(size) for size in manifest.learnt],
         "compared": _comparison_record(result.comparison),

@@ -20,6 +20,7 @@ from lowtide.pipeline.settings import TokenizeSettings
 from lowtide.source.blocks import Block
 from lowtide.source.find_inputs import InputKind
 from lowtide.source.sample import SampledText, sample_inputs
+from lowtide.source.skipped import Skipped, describe_skipped
 from lowtide.tokenizer.encode import Encoder
 from lowtide.units import KIB, format_bytes, format_count, format_seconds
 
@@ -34,6 +35,8 @@ class Estimate:
     """Figures before the work. Sizes of inputs and free disk are measured, the rest is predicted."""
 
     inputs: int
+    skipped: tuple[Skipped, ...]
+    """Files of the folders and globs that would not be read."""
     input_bytes: int
     sampled_bytes: int
     tokens: int
@@ -65,6 +68,7 @@ class Estimate:
         spent = ", ".join(f"{name} {format_bytes(size)}" for name, size in self.spending.items())
         return [
             ("input", f"{files}, {format_bytes(self.input_bytes)} (measured)"),
+            *([("skipped", describe_skipped(self.skipped))] if self.skipped else []),
             ("sample", f"{format_bytes(self.sampled_bytes)} of text read"),
             ("tokens", f"{format_count(self.tokens)} {spread} (predicted from the sample)"),
             *self._document_rows(),
@@ -187,6 +191,7 @@ def _predict(
     has_bits = prepared.recipe.examples is not None
     return Estimate(
         inputs=len(prepared.inputs),
+        skipped=prepared.skipped,
         input_bytes=input_bytes,
         sampled_bytes=text_bytes,
         tokens=tokens,

@@ -112,7 +112,7 @@ def _compare_with_input(
     if settings.split == "tail":
         return 0, [], "documents are compared with their input for the hash split only"
     try:
-        inputs = _unchanged_inputs(manifest)
+        inputs = _unchanged_inputs(manifest, settings)
     except LowtideError as error:
         return 0, [], error.problem
     if settings.examples is not None:
@@ -130,14 +130,14 @@ def _compare_with_input(
     return compared, different, why or ("" if compared else "no document lies in one piece")
 
 
-def _unchanged_inputs(manifest: DatasetManifest) -> list[InputFile]:
+def _unchanged_inputs(manifest: DatasetManifest, settings: TokenizeSettings) -> list[InputFile]:
     names = [item.name for item in manifest.inputs]
     if "-" in names:
         raise UsageError("the input was standard input", remedy="keep the input to compare with it")
     for item in manifest.inputs:
         if not Path(item.name).is_file() or fingerprint_file(Path(item.name)) != item.fingerprint:
             raise UsageError(f"the input {item.name} is gone or changed", remedy="put it back")
-    return find_inputs(names)
+    return find_inputs(names, input_format=settings.input_format)
 
 
 def _documents_of_input(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import ChangedInputError, DataError, UsageError
 from lowtide.source.find_inputs import InputFile
 from lowtide.storage.fingerprint import fingerprint_file
 
@@ -52,17 +52,37 @@ def _stat(path: Path) -> os.stat_result:
         ) from cause
 
 
-def refuse_written_inputs(inputs: Sequence[JobInput]) -> None:
-    """A DataError if an input was written to while it was read: the tokens may be of two versions of it."""
-    for item in inputs:
-        if item.name == "-":
+def refuse_written_inputs(inputs: Sequence[JobInput], found: Sequence[InputFile]) -> None:
+    """A ChangedInputError if an input was written to since it was `found`: the tokens may be of two versions.
+
+    A hard link, other rights and a time that was set back look alike: the fingerprint decides. While a file was
+    read, `read_blocks` has looked at every byte.
+    """
+    for item, file in zip(inputs, found, strict=True):
+        if file.is_stdin:
             continue
-        now = _stat(Path(item.name))
-        if (now.st_size, now.st_mtime_ns) != (item.size_bytes, item.modified_ns):
-            raise DataError(
+        now = _stat(file.path)
+        if (now.st_size, now.st_mtime_ns) != (item.size_bytes, item.modified_ns) or (
+            now.st_ctime_ns != file.changed_ns and fingerprint_file(file.path) != item.fingerprint
+        ):
+            raise ChangedInputError(
                 f"{item.name} was written to while it was read",
                 remedy="let whatever writes it finish, then pass `--restart`",
             )
+
+
+def disown_changed(inputs: Sequence[JobInput], found: Sequence[InputFile]) -> tuple[JobInput, ...]:
+    """The inputs with nothing to know those again by that were touched since they were `found`.
+
+    A run that met a ChangedInputError is stored with them: its tokens are of two versions, and nobody may go
+    on from there because size, time and samples happen to be the old ones.
+    """
+    return tuple(
+        item
+        if file.is_stdin or _stat(file.path).st_ctime_ns == file.changed_ns
+        else replace(item, fingerprint="changed while it was read")
+        for item, file in zip(inputs, found, strict=True)
+    )
 
 
 def list_setting_changes(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:

@@ -17,9 +17,10 @@ from lowtide.pipeline.settings import TokenizeSettings, check_settings, resolve_
 from lowtide.pipeline.spend import Allowances, foreign_bytes, spend
 from lowtide.shards.layout import ShardLayout
 from lowtide.source.extent import find_tail
-from lowtide.source.find_inputs import InputFile, InputKind, find_inputs
+from lowtide.source.find_inputs import InputFile, InputKind, survey_inputs
 from lowtide.source.safe_cuts import CutRule
 from lowtide.source.separators import default_delimiter
+from lowtide.source.skipped import Skipped
 from lowtide.source.stream import ReadSettings
 from lowtide.tokenizer.encode import EncodeSettings
 from lowtide.tokenizer.hugging_face import overlap
@@ -32,6 +33,8 @@ class Prepared:
 
     settings: TokenizeSettings
     inputs: list[InputFile]
+    skipped: tuple[Skipped, ...]
+    """Files of the folders and globs that are not read."""
     vocabulary: Vocabulary
     budget: Budget
     allowances: Allowances
@@ -60,7 +63,7 @@ def prepare(
     memory: Budget | str | None = None,
     workers: int | None = None,
 ) -> Prepared:
-    """Find, load and decide; refuse what cannot work. Reads footers and sizes, no text.
+    """Find, load and decide; refuse what cannot work. Reads footers, sizes and first bytes, no text.
 
     What lies in the folder `out` is no input, even if a glob matches it.
     """
@@ -70,7 +73,8 @@ def prepare(
     vocabulary = load_vocabulary(settings.tokenizer)
     end_of_text = _end_of_text(vocabulary, settings)
     layout = _choose_layout(vocabulary, settings)
-    found = find_inputs(inputs, leave_out=out)
+    surveyed = survey_inputs(inputs, leave_out=out, input_format=settings.input_format)
+    found = surveyed.files
     allowances = _choose_allowances(budget, vocabulary, found, settings, workers)
     delimiter = choose_delimiter(found, settings, vocabulary)
     examples = prepare_examples(settings, vocabulary, found, delimiter)
@@ -78,6 +82,7 @@ def prepare(
     return Prepared(
         settings=examples.settings if examples else settings,
         inputs=found,
+        skipped=surveyed.skipped,
         vocabulary=vocabulary,
         budget=budget,
         allowances=allowances,

@@ -13,6 +13,7 @@ from lowtide.errors import UsageError
 from lowtide.shards.layout import Format, Placement
 from lowtide.source.blocks import BadText
 from lowtide.source.examples.settings import ExampleKind, Learn, TooLong
+from lowtide.source.find_inputs import InputFormat
 from lowtide.tokenizer.reference import SpecialInText
 
 SplitRule = Literal["hash", "tail"]
@@ -32,6 +33,8 @@ class TokenizeSettings:
     column: str | None = None
     """None: text is in `text`, and examples are in the columns that their kind is known by."""
     separator: str = "file"
+    input_format: InputFormat | None = None
+    """How every input is read; None: as its name says."""
     format: Format = "npy"
     shard_tokens: int = 100_000_000
     val: float = 0.0005
@@ -102,6 +105,7 @@ def resolve_examples(settings: TokenizeSettings) -> TokenizeSettings:
 
 def check_settings(settings: TokenizeSettings) -> None:
     """Refuse what cannot be meant, before anything is read."""
+    check_input_format(settings.input_format)
     check_choice("format", settings.format, get_args(Format))
     check_choice("split", settings.split, get_args(SplitRule))
     check_choice("eot", settings.placement, get_args(Placement))
@@ -146,6 +150,12 @@ def _check_examples(settings: TokenizeSettings) -> None:
             "--separator parts documents of text, and examples are rows",
             remedy="leave `--separator` out",
         )
+
+
+def check_input_format(input_format: str | None) -> None:
+    """Refuse a format that is none; without one, names say it."""
+    if input_format is not None:
+        check_choice("input-format", input_format, get_args(InputFormat))
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

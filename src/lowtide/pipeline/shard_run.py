@@ -23,6 +23,7 @@ from lowtide.shards.manifest import (
     DatasetManifest,
     ExamplesRecord,
     InputRecord,
+    SkippedRecord,
     SplitRecord,
     TokenizerRecord,
     write_manifest,
@@ -207,6 +208,10 @@ def make_manifest(
                 kind=item.kind,
             )
             for item in inputs
+        ),
+        skipped=tuple(
+            SkippedRecord(reason=item.reason, count=item.count, first=item.first)
+            for item in prepared.skipped
         ),
         settings=dict(prepared.settings.as_record()),
         text_bytes=counts.text_bytes,

@@ -12,10 +12,17 @@ import itertools
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lowtide.errors import DataError, LowtideError, StorageError, UsageError, VerificationError
+from lowtide.errors import (
+    ChangedInputError,
+    DataError,
+    LowtideError,
+    StorageError,
+    UsageError,
+    VerificationError,
+)
 from lowtide.events import Listener, Note, ignore
 from lowtide.memory.allocator import give_back, return_large_pieces
 from lowtide.memory.budget import Budget
@@ -32,7 +39,7 @@ from lowtide.pipeline.job import (
     refuse_changes,
     store_job,
 )
-from lowtide.pipeline.job_inputs import describe_inputs, refuse_written_inputs
+from lowtide.pipeline.job_inputs import describe_inputs, disown_changed, refuse_written_inputs
 from lowtide.pipeline.keep_journal import Kept, keep_journal
 from lowtide.pipeline.prepare import Prepared, prepare
 from lowtide.pipeline.prepare_examples import describe_spelled_out
@@ -44,6 +51,7 @@ from lowtide.shards.layout import MANIFEST_NAME
 from lowtide.shards.manifest import DatasetManifest, read_manifest
 from lowtide.shards.read import open_dataset
 from lowtide.source.arrow_memory import plain_allocation
+from lowtide.source.skipped import describe_skipped
 from lowtide.source.stream import Block, read_blocks
 from lowtide.tokenizer.agreement import check_agreement
 from lowtide.tokenizer.encode import Encoder
@@ -114,6 +122,8 @@ def _introduce(prepared: Prepared, listen: Listener) -> None:
     listen(Note(text=f"budget {prepared.budget.in_words}; {_in_words(prepared)}"))
     if prepared.reads_stdin:
         listen(Note(text="standard input is read once: a run that is cut off cannot be resumed"))
+    if prepared.skipped:
+        listen(Note(text=describe_skipped(prepared.skipped)))
     spelled = describe_spelled_out(prepared.settings.template_text or "", prepared.vocabulary)
     if spelled:
         listen(Note(text=spelled))
@@ -148,11 +158,14 @@ def _run(
             kept.peak_private_bytes = lambda: watch.peak_private_bytes
             try:
                 _encode_all(run, prepared, watch, kept.listen)
-            except LowtideError:
+                refuse_written_inputs(job.inputs, prepared.inputs)
+            except LowtideError as error:
+                if isinstance(error, ChangedInputError):
+                    inputs = disown_changed(job.inputs, prepared.inputs)
+                    store_job(folder, replace(job, inputs=inputs))
                 if not run.counts.tokens:
                     stack.callback(out_folder.abandon_folder, folder)
                 raise
-            refuse_written_inputs(job.inputs)
             manifest = run.seal(prepared, job.inputs)
         out_folder.finish_folder(folder)
     return TokenizeResult(
@@ -230,8 +243,8 @@ def _encode_all(run: ShardRun, prepared: Prepared, watch: Watch, listen: Listene
         runs = encoder.encode_in_order(blocks, continues=run.inside_document)
         try:
             _write_all(run, runs, encoder, watch)
-        except StorageError:
-            raise  # the disk failed: the last checkpoint stands, another cannot be had
+        except (StorageError, ChangedInputError):
+            raise  # no checkpoint can be had on a failed disk, and none is wanted of mixed text
         except LowtideError:
             run.checkpoint()
             raise

@@ -15,6 +15,7 @@ from lowtide.pipeline.folder import TOKENIZER, check_folder
 from lowtide.pipeline.train_prepare import TrainPrepared, prepare_training
 from lowtide.pipeline.train_settings import TrainSettings
 from lowtide.source.sample import SampledText, sample_inputs
+from lowtide.source.skipped import Skipped, describe_skipped
 from lowtide.tokenizer.count_words import ENTRY_BYTES, WordCounter
 from lowtide.units import KIB, MIB, format_bytes, format_count, format_seconds
 
@@ -34,6 +35,8 @@ class TrainEstimate:
     """Figures before the work. Sizes of inputs and free disk are measured, the rest is predicted."""
 
     inputs: int
+    skipped: tuple[Skipped, ...]
+    """Files of the folders and globs that would not be read."""
     input_bytes: int
     sampled_bytes: int
     text_bytes: int
@@ -62,6 +65,7 @@ class TrainEstimate:
         disk = "sorted runs go to disk and are merged" if spills else "none goes to disk early"
         return [
             ("input", f"{files}, {format_bytes(self.input_bytes)} (measured)"),
+            *([("skipped", describe_skipped(self.skipped))] if self.skipped else []),
             ("sample", f"{format_bytes(self.sampled_bytes)} of text read"),
             ("text", f"{format_bytes(self.text_bytes)} (predicted)"),
             (
@@ -156,6 +160,7 @@ def _predict(
     learn_seconds = distinct_bytes / _LEARNT_BYTES_A_SECOND
     return TrainEstimate(
         inputs=len(prepared.inputs),
+        skipped=prepared.skipped,
         input_bytes=prepared.input_bytes,
         sampled_bytes=sampled_bytes,
         text_bytes=round(sampled_bytes * share),

@@ -96,6 +96,7 @@ def publish_tokenizer(
             "budget_bytes": prepared.budget.total_bytes,
             "workers": prepared.allowances.workers,
             "inputs": [str(item.path) for item in prepared.inputs],
+            "skipped": msgspec.to_builtins(prepared.skipped),
             "compared": msgspec.to_builtins(comparison),
             "first_bad_rows": msgspec.to_builtins(tuple(bad)),
         },

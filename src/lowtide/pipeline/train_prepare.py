@@ -13,8 +13,9 @@ from lowtide.pipeline.prepare import choose_workers, delimiter_beside
 from lowtide.pipeline.spend import foreign_bytes
 from lowtide.pipeline.train_settings import TrainSettings, check_train_settings, normalise
 from lowtide.pipeline.train_spend import TrainAllowances, spend_on_training
-from lowtide.source.find_inputs import InputFile, InputKind, find_inputs
+from lowtide.source.find_inputs import InputFile, InputKind, survey_inputs
 from lowtide.source.safe_cuts import CutRule
+from lowtide.source.skipped import Skipped
 from lowtide.source.stream import ReadSettings
 from lowtide.tokenizer.count_words import CountRules
 from lowtide.tokenizer.merge_room import check_merge_room
@@ -26,6 +27,8 @@ class TrainPrepared:
 
     settings: TrainSettings
     inputs: list[InputFile]
+    skipped: tuple[Skipped, ...]
+    """Files of the folders and globs that are not read."""
     budget: Budget
     allowances: TrainAllowances
     rules: CountRules
@@ -52,11 +55,12 @@ def prepare_training(
     memory: Budget | str | None = None,
     workers: int | None = None,
 ) -> TrainPrepared:
-    """Find and decide; refuse what cannot work. Reads footers and sizes, no text."""
+    """Find and decide; refuse what cannot work. Reads footers, sizes and first bytes, no text."""
     settings = normalise(settings)
     check_train_settings(settings)
     budget = memory if isinstance(memory, Budget) else choose_budget(memory, machine_limit())
-    found = find_inputs(inputs, leave_out=out)
+    surveyed = survey_inputs(inputs, leave_out=out, input_format=settings.input_format)
+    found = surveyed.files
     allowances = spend_on_training(
         budget,
         workers=choose_workers(workers),
@@ -68,6 +72,7 @@ def prepare_training(
     return TrainPrepared(
         settings=settings,
         inputs=found,
+        skipped=surveyed.skipped,
         budget=budget,
         allowances=allowances,
         rules=CountRules(pattern=settings.pattern, marks=tuple({delimiter, *special})),

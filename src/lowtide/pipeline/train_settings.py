@@ -10,8 +10,9 @@ from typing import get_args
 import msgspec
 
 from lowtide.errors import UsageError
-from lowtide.pipeline.settings import check_choice
+from lowtide.pipeline.settings import check_choice, check_input_format
 from lowtide.source.blocks import BadText
+from lowtide.source.find_inputs import InputFormat
 from lowtide.tokenizer.byte_pairs import unspell
 from lowtide.tokenizer.patterns import PatternName
 from lowtide.tokenizer.reference_train import Ties
@@ -38,12 +39,15 @@ class TrainSettings:
     ties: Ties = "huggingface"
     column: str = "text"
     separator: str = "file"
+    input_format: InputFormat | None = None
+    """How every input is read; None: as its name says."""
     bad_text: BadText = "fail"
     val: float = 0.0
 
     def as_record(self) -> dict[str, object]:
         """Plain values under their names, for the manifest and for comparing two runs."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
+        named = {name: _plain(value) for name, value in asdict(self).items()}
+        return {name: value for name, value in named.items() if value is not None}
 
     @property
     def most_merges(self) -> int:
@@ -94,6 +98,7 @@ def choose_special_tokens(named: Sequence[str], *, none: bool) -> tuple[str, ...
 
 def check_train_settings(settings: TrainSettings) -> None:
     """Refuse what cannot be meant, before anything is read."""
+    check_input_format(settings.input_format)
     check_choice("pattern", settings.pattern, get_args(PatternName))
     check_choice("ties", settings.ties, get_args(Ties))
     check_choice("bad-text", settings.bad_text, get_args(BadText))

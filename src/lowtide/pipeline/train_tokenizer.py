@@ -11,10 +11,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lowtide.errors import DataError, LowtideError, StorageError, UsageError
+from lowtide.errors import ChangedInputError, DataError, LowtideError, StorageError, UsageError
 from lowtide.events import Listener, Note, ignore
 from lowtide.memory.allocator import give_back, return_large_pieces
 from lowtide.memory.budget import Budget
@@ -23,7 +23,7 @@ from lowtide.memory.meter import private_bytes
 from lowtide.pipeline import folder as out_folder
 from lowtide.pipeline.count_run import CountRun
 from lowtide.pipeline.folder import TOKENIZER
-from lowtide.pipeline.job_inputs import describe_inputs, refuse_written_inputs
+from lowtide.pipeline.job_inputs import describe_inputs, disown_changed, refuse_written_inputs
 from lowtide.pipeline.keep_journal import keep_journal
 from lowtide.pipeline.learn_run import Learning, learn
 from lowtide.pipeline.measure_tokenizer import (
@@ -54,6 +54,7 @@ from lowtide.pipeline.train_prepare import TrainPrepared, prepare_training
 from lowtide.pipeline.train_settings import TrainSettings
 from lowtide.pipeline.watch_run import ShouldStop, Watch, never_stop
 from lowtide.source.arrow_memory import plain_allocation
+from lowtide.source.skipped import Skipped, describe_skipped
 from lowtide.source.stream import read_blocks
 from lowtide.tokenizer.vocabulary import from_json, load_vocabulary
 from lowtide.tokenizer.write_files import tokenizer_json
@@ -77,6 +78,8 @@ class TrainResult:
     """None when there was nothing to do."""
     seconds: float
     peak_private_bytes: int
+    skipped: tuple[Skipped, ...] = ()
+    """Files of the folders and globs that were not read."""
 
     @property
     def already_done(self) -> bool:
@@ -116,6 +119,8 @@ def train_tokenizer(
     listen(Note(text=f"budget {prepared.budget.in_words}; {_in_words(prepared)}"))
     if prepared.reads_stdin:
         listen(Note(text="standard input is read once: a run that is cut off cannot be resumed"))
+    if prepared.skipped:
+        listen(Note(text=describe_skipped(prepared.skipped)))
     out_folder.make_folder(folder, TOKENIZER)
     with out_folder.hold_lock(folder):
         out_folder.remove_killed_writes(folder)
@@ -123,7 +128,7 @@ def train_tokenizer(
         if restart:
             empty_tokenizer_folder(folder, prepared.settings)
         if (folder / TOKENIZER.manifest_name).exists():
-            return _find_done(folder, job)
+            return replace(_find_done(folder, job), skipped=prepared.skipped)
         run = _begin(folder, prepared, job, listen)
         journal = keep_journal(
             folder,
@@ -180,8 +185,13 @@ def _train(
 ) -> TrainResult:
     """Count, learn, write, measure; the manifest last."""
     folder = run.folder
-    progress = _count_all(run, prepared, watch)
-    refuse_written_inputs(job.inputs)
+    try:
+        progress = _count_all(run, prepared, watch)
+        refuse_written_inputs(job.inputs, prepared.inputs)
+    except ChangedInputError:
+        inputs = disown_changed(job.inputs, prepared.inputs)
+        store_train_job(folder, replace(job, inputs=inputs))
+        raise
     learning = _learn(folder, prepared, progress, watch, run)
     comparison, manifest = _finish(folder, prepared, job, learning, watch, run)
     seconds = time.monotonic() - started
@@ -201,6 +211,7 @@ def _train(
         comparison=comparison,
         seconds=seconds,
         peak_private_bytes=watch.peak_private_bytes,
+        skipped=prepared.skipped,
     )
 
 
@@ -242,8 +253,8 @@ def _count_all(run: CountRun, prepared: TrainPrepared, watch: Watch) -> CountPro
                 watch.after_block(run, checkpoint_is_due=due)
             run.finish()
             watch.after_all()
-        except StorageError:
-            raise  # the disk failed: the last checkpoint stands, another cannot be had
+        except (StorageError, ChangedInputError):
+            raise  # no checkpoint can be had on a failed disk, and none is wanted of mixed text
         except LowtideError:
             run.checkpoint()
             raise

@@ -207,6 +207,7 @@ def _counts(manifest: DatasetManifest) -> dict[str, object]:
         "text_bytes": manifest.text_bytes,
         "bad_rows": manifest.bad_rows,
         "empty_documents": manifest.empty_documents,
+        "skipped": manifest.skipped,
         "splits": {name: _split_counts(split) for name, split in manifest.splits.items()},
     }
     return found | ({"examples": manifest.examples} if manifest.examples else {})

@@ -116,6 +116,15 @@ class BadRowRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SkippedRecord:
+    """Files of the folders and globs that were not read, for one reason."""
+
+    reason: str
+    count: int
+    first: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExamplesRecord:
     """How examples became tokens, and what became of them, over all splits."""
 
@@ -146,6 +155,7 @@ class DatasetManifest:
     tokenizer: TokenizerRecord
     splits: dict[Split, SplitRecord]
     inputs: tuple[InputRecord, ...] = ()
+    skipped: tuple[SkippedRecord, ...] = ()
     settings: dict[str, Setting] = field(default_factory=dict)
     """How the tokens were made; an export keeps them, its own form is `layout` and `eot`."""
     text_bytes: int | None = None
@@ -218,7 +228,10 @@ def file_names(manifest: DatasetManifest) -> list[str]:
 
 
 def _without_nothing(payload: JsonObject) -> JsonObject:
-    """What only examples have is not mentioned for text: its manifests stay what they always were."""
+    """What only examples have is not mentioned for text, nor that nothing was skipped: manifests stay what
+    they always were."""
+    if not payload["skipped"]:
+        del payload["skipped"]
     splits = cast("dict[str, dict[str, JsonValue]]", payload["splits"])
     for holder, key in ((payload, "examples"), *((split, "learnt") for split in splits.values())):
         if holder[key] is None:

@@ -7,11 +7,16 @@ Arguments keep their order; what a folder or a glob brings is sorted by path. A 
     .arrow .feather              Arrow, stream or file
     everything else, and `-`     text                             may end in .gz or .zst
 
-A file that is named, or matched by a glob, is always taken. A folder is searched through all its subfolders
-(links to folders are not followed) and gives its data files: rows in the formats above, and `.txt`,
-`.text`. Only if it holds no rows does it also give its other plain text: any file without a NUL byte in its
-first 8 KiB. So a folder of source code is read whole, and the README beside a data set is not. Hidden
-files, lock files, half-written ones and folders that lowtide wrote are left out.
+A format that is stated takes the place of the name. What is no text by its first bytes is refused
+(`recognise`).
+
+A file that is named, or matched by a glob, is always taken or refused. A folder is searched through all its
+subfolders (links to folders are not followed) and gives its data files: rows in the formats above, and
+`.txt`, `.text`. Only if it holds no rows does it also give its other plain text: any file without a NUL byte
+in its first 8 KiB that would not be refused if it were named. So a folder of source code is read whole, and
+the README beside a data set is not. With a stated format it gives the files that are named so, and all
+others that begin like it. Hidden files, lock files, half-written ones and folders that lowtide wrote are
+left out. Whatever is left out is counted, and some of it named.
 """
 
 from __future__ import annotations
@@ -25,16 +30,24 @@ from pathlib import Path
 from typing import Literal
 
 from lowtide.errors import UsageError
-from lowtide.units import KIB
+from lowtide.source.recognise import (
+    begins_like_rows,
+    read_start,
+    recognise,
+    refuse_foreign,
+)
+from lowtide.source.skipped import Skipped, SkippedFiles, describe_skipped
 
 STDIN = Path("-")
 Compression = Literal["", "gz", "zst"]
+InputFormat = Literal["text", "jsonl", "parquet", "arrow"]
 
 _LEFT_OUT_SUFFIXES = frozenset({".lock", ".tmp", ".part", ".partial", ".crdownload", ".incomplete"})
 _PACKED_SUFFIXES = frozenset({".zip", ".tar", ".tgz", ".bz2", ".xz", ".7z", ".lz4", ".rar"})
 _TEXT_SUFFIXES = frozenset({".txt", ".text"})
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gz", ".zst": "zst", ".zstd": "zst"}
-_SNIFFED_BYTES = 8 * KIB
+_HIDDEN = "hidden"
+_NO_FILES = "no files (broken links, pipes)"
 
 
 class InputKind(StrEnum):
@@ -66,6 +79,10 @@ class InputFile:
     compression: Compression = ""
     size_bytes: int
     """As stored; 0 for standard input. Bytes that are appended later are not read."""
+    stated: bool = False
+    """Whether somebody said its kind, and not its name."""
+    changed_ns: int = 0
+    """Time of its last change of any sort, which no program can set back."""
 
     @property
     def is_stdin(self) -> bool:
@@ -73,19 +90,46 @@ class InputFile:
         return self.path == STDIN
 
 
-def find_inputs(arguments: Sequence[str], *, leave_out: Path | None = None) -> list[InputFile]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FoundInputs:
+    """What is read, and what is not."""
+
+    files: list[InputFile]
+    skipped: tuple[Skipped, ...] = ()
+
+
+def find_inputs(
+    arguments: Sequence[str],
+    *,
+    leave_out: Path | None = None,
+    input_format: InputFormat | None = None,
+) -> list[InputFile]:
+    """The files of `survey_inputs`."""
+    return survey_inputs(arguments, leave_out=leave_out, input_format=input_format).files
+
+
+def survey_inputs(
+    arguments: Sequence[str],
+    *,
+    leave_out: Path | None = None,
+    input_format: InputFormat | None = None,
+) -> FoundInputs:
     """The files behind paths, folders and globs, but for those in the folder `leave_out`.
 
-    Missing, unreadable or named twice: `UsageError`.
+    Missing, unreadable or named twice: `UsageError`. No text by its first bytes: `DataError`.
     """
     if not arguments:
         raise UsageError("no input was named", remedy="name a file, a folder, a glob, or `-`")
+    search = _Search(
+        stated=None if input_format is None else InputKind(input_format),
+        leave_out=None if leave_out is None else leave_out.resolve(),
+    )
     found: list[InputFile] = []
     first_seen: dict[Path, str] = {}
     for argument in arguments:
-        for path in _expand(argument):
+        for path in search.expand(argument):
             identity = path if path == STDIN else path.resolve()
-            if leave_out is not None and identity.is_relative_to(leave_out.resolve()):
+            if search.is_in_output(identity):
                 continue
             if identity in first_seen:
                 raise UsageError(
@@ -93,71 +137,163 @@ def find_inputs(arguments: Sequence[str], *, leave_out: Path | None = None) -> l
                     remedy="name each input once; the same text twice would be learned twice",
                 )
             first_seen[identity] = argument
-            found.append(_describe(path))
+            found.append(_describe(path, search.stated))
     if not found:
         raise UsageError("all inputs lie in the output folder", remedy="pass another `--out`")
-    return found
+    return FoundInputs(files=found, skipped=search.skipped.told())
 
 
-def _expand(argument: str) -> Iterable[Path]:
-    """The paths one argument stands for."""
-    path = Path(argument)
-    if path == STDIN and argument != str(STDIN):
-        path = path.absolute()  # `./-` is a file of that name
-    if path == STDIN or path.is_file():
-        return [path]
-    if path.is_dir():
-        return _search_folder(path)
-    if path.exists():
+class _Search:
+    """From arguments to paths."""
+
+    def __init__(self, *, stated: InputKind | None, leave_out: Path | None) -> None:
+        self.stated = stated
+        self.skipped = SkippedFiles()
+        self._leave_out = leave_out
+
+    def is_in_output(self, path: Path) -> bool:
+        """Whether a resolved path lies where the output goes: it is no input, and comes and goes."""
+        return self._leave_out is not None and path.is_relative_to(self._leave_out)
+
+    def expand(self, argument: str) -> Iterable[Path]:
+        """The paths one argument stands for."""
+        path = Path(argument)
+        if path == STDIN and argument != str(STDIN):
+            path = path.absolute()  # `./-` is a file of that name
+        if path == STDIN:
+            return [path]
+        if path.is_file():
+            return [self._named(path)]
+        if path.is_dir():
+            return self._search_folder(path)
+        if path.exists():
+            raise UsageError(
+                f"{path} is neither a file nor a folder",
+                remedy=f"pipe it in: `lowtide tokenize - < {path}`",
+            )
+        if glob.has_magic(argument):
+            return self._match(argument)
         raise UsageError(
-            f"{path} is neither a file nor a folder",
-            remedy=f"pipe it in: `lowtide tokenize - < {path}`",
+            f"{path} does not exist", remedy="check the path; quote a glob that holds `**`"
         )
-    if glob.has_magic(argument):
-        return _match(argument)
-    raise UsageError(
-        f"{path} does not exist", remedy="check the path; quote a glob that holds `**`"
-    )
 
+    def _named(self, path: Path) -> Path:
+        if self.is_in_output(path.resolve()):
+            raise UsageError(
+                f"{path} lies in the output folder {self._leave_out}",
+                remedy="pass another `--out`, or move the input out of it",
+            )
+        return path
 
-def _match(pattern: str) -> list[Path]:
-    matches = (Path(name) for name in glob.glob(pattern, recursive=True))  # noqa: PTH207 - any root
-    files = sorted((path for path in matches if path.is_file()), key=_sort_key)
-    if not files:
-        raise UsageError(
-            f"{pattern!r} matches no file",
-            remedy="check the pattern; `folder/**/*.txt` also looks in subfolders",
-        )
-    return files
+    def _match(self, pattern: str) -> list[Path]:
+        seen = set(glob.glob(pattern, recursive=True))  # noqa: PTH207 - any root
+        matches = [Path(name) for name in seen]
+        files = sorted((path for path in matches if path.is_file()), key=_sort_key)
+        if not files:
+            raise UsageError(
+                f"{pattern!r} matches no file",
+                remedy="check the pattern; `folder/**/*.txt` also looks in subfolders",
+            )
+        hidden = set(glob.glob(pattern, recursive=True, include_hidden=True)) - seen  # noqa: PTH207
+        for path in map(Path, hidden):
+            if path.is_file() and not self.is_in_output(path.resolve()):
+                self.skipped.add(path, _HIDDEN)
+        for path in matches:
+            if path.is_dir():
+                if "**" not in pattern and not self.is_in_output(path.resolve()):
+                    self.skipped.add(path, "folders that the glob matched")
+            elif not path.is_file():
+                self.skipped.add(path, _NO_FILES)
+        return files
 
+    def _search_folder(self, folder: Path) -> list[Path]:
+        paths = sorted(self._walk(folder), key=_sort_key)
+        taken = self._choose(paths)
+        if not taken:
+            skipped = self.skipped.told()
+            raise UsageError(
+                f"{folder} holds no {self.stated or 'text, JSONL, parquet or arrow'} file"
+                + (f"; {describe_skipped(skipped)}" if skipped else ""),
+                remedy="name the files themselves, or a glob such as `folder/*.dat`",
+            )
+        return taken
 
-def _search_folder(folder: Path) -> list[Path]:
-    paths = sorted(_walk(folder), key=_sort_key)
-    taken = [path for path in paths if is_row_file(path) or is_text_file(path)]
-    if not any(map(is_row_file, taken)):
-        taken = [path for path in paths if is_text_file(path) or _looks_like_text(path)]
-    if not taken:
-        raise UsageError(
-            f"{folder} holds no text, JSONL, parquet or arrow file",
-            remedy="name the files themselves, or a glob such as `folder/*.dat`",
-        )
-    return taken
+    def _choose(self, paths: list[Path]) -> list[Path]:
+        """What of a folder is read: by name, and else by the first bytes."""
+        if self.stated is None and any(map(is_row_file, paths)):
+            for path in paths:
+                if not _is_named_as_data(path):
+                    self.skipped.add(path, "beside rows")
+            return [path for path in paths if _is_named_as_data(path)]
+        taken = []
+        for path in paths:
+            reason = "" if self._is_named_for_it(path) else self._why_not(path)
+            if reason:
+                self.skipped.add(path, reason)
+            else:
+                taken.append(path)
+        return taken
 
+    def _is_named_for_it(self, path: Path) -> bool:
+        if self.stated in (None, InputKind.TEXT):
+            return is_text_file(path)
+        return _KINDS.get(_plain_suffix(path)) is self.stated
 
-def _walk(folder: Path) -> Iterator[Path]:
-    for root, folders, names in os.walk(folder, onerror=_refuse_unreadable):
-        folders[:] = [name for name in folders if not _is_left_out_folder(Path(root, name))]
-        for name in names:
-            path = Path(root, name)
-            if not is_left_out(path) and path.is_file():
-                yield path
+    def _why_not(self, path: Path) -> str:
+        """Why a file of a folder is not read; empty if it is."""
+        try:
+            start = read_start(path, _COMPRESSIONS.get(path.suffix.lower(), ""))
+        except OSError as error:
+            raise _unreadable(path, error) from error
+        if self.stated not in (None, InputKind.TEXT):
+            return "" if begins_like_rows(start, self.stated) else f"no {self.stated}"
+        suffix = _plain_suffix(path)
+        foreign = recognise(start, suffix=suffix, stated=self.stated is not None)
+        if foreign is not None:
+            return foreign.what
+        if suffix in _PACKED_SUFFIXES:
+            return f"named {suffix}"
+        return "binary data" if b"\0" in start else ""
 
+    def _walk(self, folder: Path) -> Iterator[Path]:
+        for root, folders, names in os.walk(folder, onerror=_refuse_unreadable):
+            folders[:] = [name for name in folders if self._is_entered(Path(root, name))]
+            for name in names:
+                path = Path(root, name)
+                if path.name.startswith("."):
+                    self.skipped.add(path, _HIDDEN)
+                elif is_left_out(path):
+                    self.skipped.add(path, "half-written, locks or backups")
+                elif not path.is_file():
+                    self.skipped.add(path, _NO_FILES)
+                else:
+                    yield path
 
-def _is_left_out_folder(path: Path) -> bool:
-    """Hidden, or a dataset that lowtide wrote or is writing: `tokenize . --out tokens` must not eat it."""
-    if path.name.startswith("."):
+    def _is_entered(self, path: Path) -> bool:
+        """Not if hidden, nor a dataset that lowtide wrote or is writing: `tokenize .` must not eat it."""
+        if self.is_in_output(path.resolve()):
+            return False
+        if path.name.startswith("."):
+            self.skipped.add(path, _HIDDEN, count=_count_files(path))
+            return False
+        if (path / "lowtide.json").is_file() or (path / ".lowtide").is_dir():
+            self.skipped.add(path, "folders that lowtide wrote")
+            return False
+        if path.is_symlink():
+            self.skipped.add(path, "links to folders")
+            return False
         return True
-    return (path / "lowtide.json").is_file() or (path / ".lowtide").is_dir()
+
+
+def _count_files(folder: Path) -> int:
+    """In a folder and all below; a link to a folder counts as one."""
+    if folder.is_symlink():
+        return 1
+    return sum(len(names) for _, _, names in os.walk(folder))
+
+
+def _is_named_as_data(path: Path) -> bool:
+    return is_row_file(path) or is_text_file(path)
 
 
 def is_left_out(path: Path) -> bool:
@@ -186,34 +322,44 @@ def _plain_suffix(path: Path) -> str:
     return name.suffix.lower()
 
 
-def _looks_like_text(path: Path) -> bool:
-    if path.suffix.lower() in _PACKED_SUFFIXES or _plain_suffix(path) in _PACKED_SUFFIXES:
-        return False
-    if path.suffix.lower() in _COMPRESSIONS:
-        return True
-    try:
-        with path.open("rb") as file:
-            return b"\0" not in file.read(_SNIFFED_BYTES)
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _describe(path: Path) -> InputFile:
+def _describe(path: Path, stated: InputKind | None) -> InputFile:
     if path == STDIN:
-        return InputFile(path=path, kind=InputKind.TEXT, size_bytes=0)
-    try:
-        with path.open("rb") as file:
-            size_bytes = os.fstat(file.fileno()).st_size
-    except OSError as error:
-        raise _unreadable(path, error) from error
+        return _describe_stdin(stated)
     compression = _COMPRESSIONS.get(path.suffix.lower(), "")
-    kind = _KINDS.get(_plain_suffix(path), InputKind.TEXT)
+    kind = stated or _KINDS.get(_plain_suffix(path), InputKind.TEXT)
     if compression and kind in (InputKind.PARQUET, InputKind.ARROW):
         raise UsageError(
             f"{path} is a compressed {kind} file, which cannot be read in parts",
             remedy=f"decompress it first; {kind} files are compressed inside",
         )
-    return InputFile(path=path, kind=kind, compression=compression, size_bytes=size_bytes)
+    try:
+        with path.open("rb") as file:
+            found = os.fstat(file.fileno())
+        if kind in (InputKind.TEXT, InputKind.JSONL):
+            suffix, is_known = _plain_suffix(path), stated is not None or kind is InputKind.JSONL
+            start = read_start(path, compression)
+            refuse_foreign(str(path), recognise(start, suffix=suffix, stated=is_known))
+    except OSError as error:
+        raise _unreadable(path, error) from error
+    return InputFile(
+        path=path,
+        kind=kind,
+        compression=compression,
+        size_bytes=found.st_size,
+        stated=stated is not None,
+        changed_ns=found.st_ctime_ns,
+    )
+
+
+def _describe_stdin(stated: InputKind | None) -> InputFile:
+    if stated in (InputKind.PARQUET, InputKind.ARROW):
+        raise UsageError(
+            f"standard input cannot be read as {stated}, which is not read from front to back",
+            remedy=f"save it to a file that ends in `.{stated}`, and name that",
+        )
+    return InputFile(
+        path=STDIN, kind=stated or InputKind.TEXT, size_bytes=0, stated=stated is not None
+    )
 
 
 def _refuse_unreadable(error: OSError) -> None:

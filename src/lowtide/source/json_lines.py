@@ -10,7 +10,7 @@ from lowtide.errors import DataError
 from lowtide.source.blocks import BadRow, ReadSettings
 from lowtide.source.byte_stream import ByteWindow, open_stream
 from lowtide.source.parts import Part
-from lowtide.source.read_text import drop_byte_order_mark
+from lowtide.source.read_text import begin_reading
 from lowtide.source.rows import NOT_UTF8
 from lowtide.source.utf8 import is_utf8
 from lowtide.units import MIB, format_bytes, round_up_to_mib
@@ -38,6 +38,8 @@ class JsonLines:
     settings: ReadSettings
     counted_to: int = 0
     counted: int = 1
+    held: bytes = b""
+    """The lines that are being read, of a stream: it cannot be gone through again to count them."""
 
     def chunks(self) -> Iterator[Chunk]:
         """Whole lines, about a block at a time; one that is longer alone."""
@@ -46,10 +48,11 @@ class JsonLines:
             part.file, position=part.position, window_limit_bytes=settings.document_limit_bytes
         ) as stream:
             window = ByteWindow(stream, position=part.position, end=part.content_end)
-            drop_byte_order_mark(window, settings.block_bytes)
+            begin_reading(window, part.file, settings.block_bytes)
             while not window.at_end or window.data:
+                self._let_go()
                 window.fill(settings.block_bytes)
-                yield _take(window, self._whole_lines(window))
+                yield self._take(window, self._whole_lines(window))
 
     def number(self, position: int) -> int:
         """The number, from 1, of the line at an offset. Newlines are counted when first asked for."""
@@ -57,6 +60,8 @@ class JsonLines:
         start = self.counted_to
         if position == start:
             return self.counted
+        if self.part.file.is_stdin:
+            return self.counted + self.held.count(b"\n", 0, position - start)
         with open_stream(self.part.file, position=start, window_limit_bytes=limit_bytes) as stream:
             window = ByteWindow(stream, position=start, end=position)
             while not window.at_end:
@@ -76,6 +81,20 @@ class JsonLines:
             )
         return BadRow(file=str(path), position=number, unit="line", reason=reason)
 
+    def _take(self, window: ByteWindow, size: int) -> Chunk:
+        """The window's first bytes. A function, so that nobody but the reader holds on to them."""
+        data, position = window.data[:size], window.position
+        window.drop(size)
+        if self.part.file.is_stdin:
+            self.held, self.counted_to = data, position
+        return Chunk(data=data, position=position, done_bytes=window.done_bytes())
+
+    def _let_go(self) -> None:
+        """Count the lines that were held, before others are."""
+        self.counted += self.held.count(b"\n")
+        self.counted_to += len(self.held)
+        self.held = b""
+
     def _whole_lines(self, window: ByteWindow) -> int:
         """How many bytes of whole lines the window holds; it is made longer until it holds one."""
         limit_bytes = self.settings.document_limit_bytes
@@ -90,13 +109,6 @@ class JsonLines:
                     remedy="pass a larger `--memory` "
                     f"(one line may take {round_up_to_mib(limit_bytes)} now), or split the line's text",
                 )
-
-
-def _take(window: ByteWindow, size: int) -> Chunk:
-    """The window's first bytes. A function, so that nobody but the reader holds on to them."""
-    data, position = window.data[:size], window.position
-    window.drop(size)
-    return Chunk(data=data, position=position, done_bytes=window.done_bytes())
 
 
 def load_object(line: bytes) -> dict[str, object]:

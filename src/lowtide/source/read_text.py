@@ -24,7 +24,9 @@ from lowtide.source.blocks import (
     ReadSettings,
 )
 from lowtide.source.byte_stream import ByteWindow, open_stream
+from lowtide.source.find_inputs import InputFile
 from lowtide.source.parts import Part
+from lowtide.source.recognise import SNIFFED_BYTES, recognise, recognise_stream, refuse_foreign
 from lowtide.source.safe_cuts import last_safe_cut
 from lowtide.source.scan_ahead import open_scout, scan_document, uncuttable
 from lowtide.source.separators import Separator, choose_separator
@@ -60,17 +62,27 @@ def read_text(part: Part, settings: ReadSettings) -> Iterator[Piece]:
         open_stream(part.file, position=part.position, window_limit_bytes=limit_bytes) as stream,
     ):
         window = ByteWindow(stream, position=part.position, end=part.content_end)
-        drop_byte_order_mark(window, settings.block_bytes)
+        begin_reading(window, part.file, settings.block_bytes)
         if window.at_end and not window.data and not part.position:
             yield Piece(after=part.cursor(0), done_bytes=window.done_bytes(), empty_count=1)
             return
         yield from _pieces(part, settings, separator, window, scouts)
 
 
-def drop_byte_order_mark(window: ByteWindow, block_bytes: int) -> None:
-    """Fill the window for the first time, and move past the mark some editors put at a file's start."""
+def begin_reading(window: ByteWindow, file: InputFile, block_bytes: int) -> None:
+    """Fill the window for the first time, and move past the mark some editors put at a file's start.
+
+    A stream is looked at here for the first time, and refused if it is no text.
+    """
     window.fill(max(block_bytes, len(BYTE_ORDER_MARK)))
-    if window.position == 0 and window.data.startswith(BYTE_ORDER_MARK):
+    if window.position:
+        return
+    if file.is_stdin:
+        found = recognise_stream(window.data[:SNIFFED_BYTES], stated=file.stated)
+        refuse_foreign(str(file.path), found)
+    elif file.compression:  # its window may have been too large to look at before
+        refuse_foreign(str(file.path), recognise(window.data[:SNIFFED_BYTES], stated=True))
+    if window.data.startswith(BYTE_ORDER_MARK):
         window.drop(len(BYTE_ORDER_MARK))
 
 
@@ -222,10 +234,7 @@ def _bad_row(part: Part, offset: int) -> BadRow:
 
 def _not_utf8(part: Part, data: bytes, position: int) -> DataError:
     place = first_bad_byte(data) or 0
-    remedy = "pass `--bad-text replace` or `--bad-text skip`, or convert the file to UTF-8"
-    if position + place == 0 and data[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        remedy = "it looks like UTF-16; convert it, for example with `iconv -f UTF-16 -t UTF-8`"
     return DataError(
         f"{part.file.path}: byte 0x{data[place]:02x} is not valid UTF-8, at byte {position + place}",
-        remedy=remedy,
+        remedy="pass `--bad-text replace` or `--bad-text skip`, or convert the file to UTF-8",
     )

@@ -14,8 +14,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import xxhash
 
-from lowtide.errors import UsageError
+from lowtide.errors import ChangedInputError, LowtideError, UsageError
 from lowtide.source.blocks import (
     FIRST_PIECE_BYTES,
     LISTED_BAD_ROWS,
@@ -28,6 +29,7 @@ from lowtide.source.blocks import (
     ReadSettings,
     Spans,
 )
+from lowtide.source.byte_stream import explain_open_errors
 from lowtide.source.find_inputs import InputFile, InputKind
 from lowtide.source.parts import Part, parts_from
 from lowtide.source.read_arrow import read_arrow
@@ -64,15 +66,46 @@ def read_blocks(
     bench = _Bench(settings=settings, done_before=_sizes_before(inputs))
     for index in range(start.file, len(inputs)):
         cursor = start if index == start.file else Cursor(file=index, position=0)
+        digest = xxhash.xxh3_128()
         for part in parts_from(cursor, inputs[index], settings):
             for piece in _pieces(part, settings):
                 if bench.must_clear_before(piece, part):
                     yield bench.clear()
+                digest.update(piece.text)
                 bench.add(piece, part)
                 if bench.size_bytes >= settings.block_bytes:
                     yield bench.clear()
+        _refuse_overwritten(inputs[index], cursor, settings, digest.digest())
     if bench.holds_something():
         yield bench.clear()
+
+
+def _refuse_overwritten(
+    file: InputFile, start: Cursor, settings: ReadSettings, digest: bytes
+) -> None:
+    """A ChangedInputError if the text that was read is no longer the file's.
+
+    A file may be written to, and its time of writing set back: only the time of its last change of any sort
+    tells. A hard link or other rights change that one too, so the file is read again before it is refused.
+    """
+    if file.is_stdin:
+        return
+    with explain_open_errors(file):
+        if file.path.stat().st_ctime_ns == file.changed_ns:
+            return
+    again = xxhash.xxh3_128()
+    changed = ChangedInputError(
+        f"{file.path} was written to while it was read",
+        remedy="let whatever writes it finish, then pass `--restart`",
+    )
+    try:
+        for part in parts_from(start, file, settings):
+            for piece in _pieces(part, settings):
+                again.update(piece.text)
+    except LowtideError as error:
+        raise changed from error
+    if again.digest() != digest:
+        raise changed
 
 
 def _sizes_before(inputs: Sequence[InputFile]) -> list[int]:
