@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from torch import Tensor
 
 from lowtide.errors import DataError, UsageError
+from lowtide.storage.names import FileName
 
 WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Index:
+    """Which file of several holds a tensor."""
+
+    weight_map: dict[str, FileName]
 
 
 class TensorFiles(Mapping[str, Tensor]):
@@ -50,9 +59,9 @@ def weight_files(folder: Path) -> list[Path]:
             remedy="save the model with transformers' `save_pretrained`, which writes safetensors",
         )
     try:
-        named = set(json.loads(index.read_bytes())["weight_map"].values())
-        return [folder / str(name) for name in sorted(named)]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        named = set(msgspec.json.decode(index.read_bytes(), type=_Index).weight_map.values())
+        return [folder / name for name in sorted(named)]
+    except msgspec.DecodeError as error:
         raise DataError(
             f"{index} is no index of weights: {error}", remedy="put it back from a copy"
         ) from error
