@@ -10,7 +10,6 @@ import math
 import os
 import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,6 +18,7 @@ from pathlib import Path
 
 import msgspec
 
+from lowtide.child import python_command
 from lowtide.errors import DoesNotFitError, LowtideError, UsageError, VerificationError
 from lowtide.events import Listener, Note, ignore
 from lowtide.pipeline.folder import nearest_folder
@@ -128,7 +128,7 @@ def _place_beside(out: Path) -> Iterator[str]:
 
 def talk_to_child(asked: JsonObject, listen: Listener) -> tuple[list[str], str, int]:
     """The child's last lines, what it complained of, and its code. What it says on the way is passed on."""
-    command = [sys.executable, "-m", "lowtide.pipeline.smoke_child"]
+    command = python_command("-m", "lowtide.pipeline.smoke_child")
     with (
         tempfile.TemporaryFile("w+", errors="replace") as complaints,
         subprocess.Popen(
