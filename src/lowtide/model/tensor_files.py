@@ -11,8 +11,11 @@ from typing import Any
 import msgspec
 from torch import Tensor
 
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import DataError, UsageError, VerificationError
+from lowtide.model.shape import ModelShape
 from lowtide.storage.names import FileName
+from lowtide.storage.publish import storage_errors
+from lowtide.units import format_bytes, format_count
 
 WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
@@ -65,6 +68,21 @@ def weight_files(folder: Path) -> list[Path]:
         raise DataError(
             f"{index} is no index of weights: {error}", remedy="put it back from a copy"
         ) from error
+
+
+def check_size(shape: ModelShape, files: list[Path], *, described_by: Path) -> None:
+    """VerificationError where the files are too small for the model that a record or config describes.
+
+    Such a file says anything, and torch asks for the memory before a tensor is compared: 110 GB for one number.
+    """
+    with storage_errors(files[0], doing="read"):
+        size_bytes = sum(path.stat().st_size for path in files if path.exists())
+    if shape.parameter_count > size_bytes:  # no kind of number takes less than a byte
+        raise VerificationError(
+            f"{described_by} describes a model of {format_count(shape.parameter_count)} parameters, and "
+            f"{files[0]} holds {format_bytes(size_bytes)}: they do not belong together",
+            remedy=f"put {described_by.name} and {files[0].name} back from a copy",
+        )
 
 
 def need_safetensors() -> None:
