@@ -37,6 +37,11 @@ def test_no_pickle_and_no_prints_in_the_library() -> None:
     assert found == []
 
 
+def test_every_python_child_is_started_apart_from_the_current_folder() -> None:
+    found = [path.name for path in SOURCES if "sys.executable" in path.read_text()]
+    assert found == ["child.py"]
+
+
 def test_torch_is_loaded_by_those_alone_who_work_with_tensors() -> None:
     rooms = ("model", "training")
     found = [

@@ -45,6 +45,11 @@ def printable(text: str, *, keep: str = "") -> str:
     return "".join(c if c in keep or c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
+def printable_lines(text: str) -> str:
+    """The same, and lines stay that are indented: an error's list. No name begins a line of its own."""
+    return "\n  ".join(map(printable, text.split("\n  ")))
+
+
 def parse_count(text: str) -> int:
     """Turn `"100M"` into 100,000,000. Counts are decimal: `k`, `M`, `B`."""
     match = _NUMBER.match(text.replace("_", "").replace(",", ""))

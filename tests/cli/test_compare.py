@@ -45,7 +45,7 @@ def comparing(corpus: Path, work: Path) -> Iterator[subprocess.Popen[bytes]]:
     ]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         until = time.monotonic() + 300
-        begun = f"lowtide-compare-{process.pid}-*/list-16/progress"
+        begun = f"lowtide-compare-*-{process.pid}-*/list-16/progress"
         while not list(work.glob(begun)) and time.monotonic() < until:
             assert process.poll() is None
             time.sleep(0.01)

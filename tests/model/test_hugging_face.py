@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,7 @@ from lowtide.model.hugging_face import (
 from lowtide.model.shape import SHAPES, ModelShape
 from lowtide.pipeline.export_model import export_model
 from lowtide.pipeline.open_model import open_model
+from lowtide.storage import leftovers
 from tests.model.plain_gpt import plain_logits
 from tests.model.small import SMALL, batch, lively
 from tests.runs import TINY, add_checkpoint, begin_run
@@ -338,9 +340,26 @@ def assert_equal(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> N
 def test_what_a_killed_export_left_goes_with_the_next(run: Path, tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    left, mine = tmp_path / f".out.{dead.pid}.tmp", tmp_path / f".other.{dead.pid}.tmp"
+    mark = leftovers.name_of_ours("").replace(f"-{os.getpid()}-", f"-{dead.pid}-")
+    left, mine = tmp_path / f".out.{mark}.tmp", tmp_path / f".other.{mark}.tmp"
     for folder in (left, mine, tmp_path / ".out.x.tmp"):
         folder.mkdir()
     export_model(run, tmp_path / "out")
     there = {path.name for path in tmp_path.iterdir()}
     assert there == {mine.name, ".out.x.tmp", "out", "run"}
+
+
+def test_an_export_under_way_on_another_machine_is_left_alone(run: Path, tmp_path: Path) -> None:
+    """On a shared disk its process has a number that may be nobody's here, or somebody else's."""
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    machine, _, began = leftovers.name_of_ours("").split("-")
+    other = f"{int(machine, 16) ^ 1:08x}"
+    at_work = [f".out.{other}-{dead.pid}-{began}.tmp", f".out.{dead.pid}.tmp"]
+    ours = (
+        f".out.{machine}-{os.getpid()}-{int(began) - 1000}.tmp"  # of one that had our number before
+    )
+    for name in (*at_work, ours):
+        (tmp_path / name).mkdir()
+    export_model(run, tmp_path / "out")
+    assert {path.name for path in tmp_path.iterdir()} == {*at_work, "out", "run"}

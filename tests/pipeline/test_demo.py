@@ -296,11 +296,14 @@ def test_a_record_names_no_file_outside_of_the_folder(library: Path, tmp_path: P
     shutil.rmtree(folder / "tokens")
     (folder / "tokens").symlink_to(copy)
     path = folder / "lowtide-demo.json"
-    record = json.loads(path.read_text())
-    made = record["stages"]["corpus"]["made"]
+    whole = path.read_text()
     for name in ("../thesis.tex", "a/../../thesis.tex", str(tmp_path / "thesis.tex")):
-        made[name] = 5
-    path.write_text(json.dumps(record))
+        record = json.loads(whole)
+        record["stages"]["corpus"]["made"][name] = 5
+        path.write_text(json.dumps(record))
+        with pytest.raises(UsageError):
+            clean_demo(folder)
+    path.write_text(whole)
     kept = sorted(one.name for one in copy.iterdir())
     clean_demo(folder)
     assert (tmp_path / "thesis.tex").exists()

@@ -27,6 +27,7 @@ from lowtide.pipeline.folder import RUN, check_folder
 from lowtide.pipeline.smoke import ChildReport, _judge, _shortened, smoke
 from lowtide.pipeline.start_run import StartedRun, smoke_lines, start_run
 from lowtide.plan.speed import Speed
+from lowtide.storage.leftovers import name_of_ours
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.units import MIB
 from tests.training.small_runs import SHAPE, VOCABULARY, Heard, make_settings, make_tokens
@@ -102,16 +103,18 @@ def test_what_killed_tests_left_is_cleared_away_and_no_folder_is_spoilt(
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     out = tmp_path / "run"
+    ours = name_of_ours(".lowtide-smoke-") + "-x"
+    left = ours.replace(f"-{os.getpid()}-", f"-{dead.pid}-")
     for place in (tmp_path, out / ".lowtide"):
-        for pid in (dead.pid, os.getpid()):
-            (place / f".lowtide-smoke-{pid}-x" / "run").mkdir(parents=True)
+        for name in (left, ours):
+            (place / name / "run").mkdir(parents=True)
     answer(monkeypatch, FOUND)
     smoke(SETTINGS, out)
     check_folder(out, RUN)
-    assert [one.name for one in (out / ".lowtide").iterdir()] == [f".lowtide-smoke-{os.getpid()}-x"]
+    assert [one.name for one in (out / ".lowtide").iterdir()] == [ours]
     smoke(SETTINGS, tmp_path / "other")
-    assert not (tmp_path / f".lowtide-smoke-{dead.pid}-x").exists()
-    assert (tmp_path / f".lowtide-smoke-{os.getpid()}-x").exists()
+    assert not (tmp_path / left).exists()
+    assert (tmp_path / ours).exists()
 
 
 @pytest.mark.slow

@@ -157,7 +157,7 @@ class Command(click.Command):
         used = [f"{_key(one)} = {_shown(ctx, one)}" for one in _from_file(ctx)]
         note = f"settings from {file.path}: {', '.join(used)}" if used else why_not_used(file)
         if note:
-            click.echo(f"note: {printable(note)}", err=True)
+            click.echo(printable(f"note: {note}"), err=True)
 
 
 def _settings_file(ctx: click.Context) -> SettingsFile | None:

@@ -21,6 +21,7 @@ from lowtide.cli.settings_file import (
     options_in_file,
 )
 from lowtide.errors import UsageError
+from lowtide.units import printable
 
 _COLUMNS = 98
 _TELLS = f"""\
@@ -115,7 +116,7 @@ def config_command(out: str, force: bool) -> None:
         click.echo(text, nl=False)
         return
     _write(Path(out), text, force=force)
-    click.echo(f"{'written':<12} {out}")
+    click.echo(printable(f"{'written':<12} {out}"))
 
 
 def commented_settings(commands: Mapping[str, click.Command]) -> str:

@@ -28,9 +28,8 @@ from lowtide.cli.verify import verify_command
 from lowtide.cli.watch import watch_command_line
 from lowtide.cli.why import why_command
 from lowtide.errors import LowtideError
-from lowtide.units import printable
+from lowtide.units import printable, printable_lines
 
-_LINES = "\n"
 _OF_THE_DISK = (errno.ENOSPC, errno.EROFS)
 EXIT_CODES = """\b
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 does not fit (nothing started),
@@ -87,7 +86,8 @@ def _run(arguments: list[str]) -> int:
         if "--debug" in arguments:
             import traceback
 
-            traceback.print_exception(error)
+            told = "".join(traceback.format_exception(error))
+            click.echo(printable(told, keep="\n"), nl=False, err=True)
         return _tell(error, arguments)
     return code if isinstance(code, int) else 0
 
@@ -117,7 +117,7 @@ def _tell(error: BaseException, arguments: list[str]) -> int:
         problem = f"{type(error).__name__}: {error}"
         remedy = "this is a fault of lowtide; run it with `--debug` and report what that prints"
     click.echo(
-        f"error: {printable(problem, keep=_LINES)}\nhint: {printable(remedy, keep=_LINES)}",
+        f"error: {printable_lines(problem)}\nhint: {printable_lines(remedy)}",
         err=True,
     )
     return code

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from lowtide.memory.meter import measure_tree
-from lowtide.units import format_bytes, format_count
+from lowtide.units import format_bytes, format_count, printable
 
 if TYPE_CHECKING:
     from lowtide.dataset.token_dataset import TokenDataset
@@ -71,7 +71,7 @@ class LoaderFacts:
                 f"{format_count(self.learnt_tokens)} tokens, {share} of them: others are no targets"
             )
             rows.insert(2, ("learnt", learnt))
-        return "\n".join(f"{name:<12} {value}" for name, value in rows)
+        return "\n".join(printable(f"{name:<12} {value}") for name, value in rows)
 
 
 def _percent(share: float) -> str:

@@ -26,7 +26,7 @@ from lowtide.dataset.order import Numbers
 from lowtide.dataset.settings import check_position, whole
 from lowtide.dataset.token_dataset import TokenDataset, need_torch
 from lowtide.errors import UsageError
-from lowtide.units import format_count
+from lowtide.units import format_count, printable
 
 if TYPE_CHECKING:
     from lowtide.dataset.loader import Loader
@@ -68,7 +68,7 @@ class MixturePlan:
             f"{format_count(one.taken_tokens):>8}  {one.epochs:>8.2f}"
             for one in self.sources
         ]
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))
 
 
 class Mixture:

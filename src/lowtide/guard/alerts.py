@@ -10,7 +10,7 @@ from datetime import datetime
 from pathlib import Path
 
 from lowtide.guard.stages import Alert
-from lowtide.storage.publish import storage_errors
+from lowtide.storage.publish import make_private, storage_errors
 from lowtide.units import format_bytes, printable
 
 _PATIENCE_SECONDS = 5.0
@@ -37,7 +37,7 @@ def heaviest_of(alert: Alert) -> str:
 def append_alert(path: Path, line: str) -> None:
     """One more line, for `tail -f`."""
     with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_private(path)
         with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(line + "\n")
 

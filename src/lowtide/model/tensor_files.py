@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import importlib.util
-import json
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from torch import Tensor
 
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import DataError, UsageError, VerificationError
+from lowtide.model.shape import ModelShape
+from lowtide.storage.names import FileName
+from lowtide.storage.publish import storage_errors
+from lowtide.units import format_bytes, format_count
 
 WEIGHTS_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Index:
+    """Which file of several holds a tensor."""
+
+    weight_map: dict[str, FileName]
 
 
 class TensorFiles(Mapping[str, Tensor]):
@@ -50,12 +62,27 @@ def weight_files(folder: Path) -> list[Path]:
             remedy="save the model with transformers' `save_pretrained`, which writes safetensors",
         )
     try:
-        named = set(json.loads(index.read_bytes())["weight_map"].values())
-        return [folder / str(name) for name in sorted(named)]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        named = set(msgspec.json.decode(index.read_bytes(), type=_Index).weight_map.values())
+        return [folder / name for name in sorted(named)]
+    except msgspec.DecodeError as error:
         raise DataError(
             f"{index} is no index of weights: {error}", remedy="put it back from a copy"
         ) from error
+
+
+def check_size(shape: ModelShape, files: list[Path], *, described_by: Path) -> None:
+    """VerificationError where the files are too small for the model that a record or config describes.
+
+    Such a file says anything, and torch asks for the memory before a tensor is compared: 110 GB for one number.
+    """
+    with storage_errors(files[0], doing="read"):
+        size_bytes = sum(path.stat().st_size for path in files if path.exists())
+    if shape.parameter_count > size_bytes:  # no kind of number takes less than a byte
+        raise VerificationError(
+            f"{described_by} describes a model of {format_count(shape.parameter_count)} parameters, and "
+            f"{files[0]} holds {format_bytes(size_bytes)}: they do not belong together",
+            remedy=f"put {described_by.name} and {files[0].name} back from a copy",
+        )
 
 
 def need_safetensors() -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +37,7 @@ from lowtide.pipeline.comparing.ways import Task, Way, choose_ways, write_tokeni
 from lowtide.pipeline.watch_run import ShouldStop, never_stop
 from lowtide.source.find_inputs import InputFormat, survey_inputs
 from lowtide.source.skipped import describe_skipped
-from lowtide.storage.leftovers import remove_folders_of_the_dead
+from lowtide.storage.leftovers import name_of_ours, remove_folders_of_the_dead
 from lowtide.tokenizer.vocabulary import load_vocabulary
 from lowtide.units import MIB, format_bytes, format_seconds
 
@@ -46,7 +45,6 @@ Tell: TypeAlias = Callable[[str, bool], None]
 """A line for people, and whether it will soon be replaced by another."""
 
 _PREFIX = "lowtide-compare-"
-_LEFT = re.compile(re.escape(_PREFIX) + r"(\d+)-.*")
 _LEAST_LIMIT_BYTES = 64 * MIB
 _ENOUGH_LIMIT_BYTES = 512 * MIB
 """In such a box every way comes to the end of a small sample."""
@@ -264,8 +262,8 @@ def _temporary_folder(settings: CompareSettings, tell: Tell) -> Iterator[Path]:
     with _disk_errors(place):
         place.mkdir(parents=True, exist_ok=True)
         _refuse_little_room(place, settings.sample_bytes)
-        remove_folders_of_the_dead(place, _LEFT)
-        folder = Path(tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=place)).absolute()
+        remove_folders_of_the_dead(place, _PREFIX)
+        folder = Path(tempfile.mkdtemp(prefix=f"{name_of_ours(_PREFIX)}-", dir=place)).absolute()
     if file_system(folder.resolve(), Path("/")) in IN_MEMORY:
         text = f"{place} lies in memory: what a way writes counts in its box; `--work` takes a disk"
         tell(f"warning: {text}", False)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import re
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -14,7 +12,7 @@ from lowtide.events import Listener, Note, ignore
 from lowtide.model.hugging_face import config_of, to_hugging_face
 from lowtide.model.tensor_files import WEIGHTS_NAME
 from lowtide.pipeline.open_model import CONFIG_NAME, OpenedModel, open_run
-from lowtide.storage.leftovers import remove_folders_of_the_dead
+from lowtide.storage.leftovers import name_of_ours, remove_folders_of_the_dead
 from lowtide.storage.publish import storage_errors, sync_file, sync_folder
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.training.run_folder import read_run_record
@@ -33,12 +31,12 @@ def export_model(
     _check_target(target)
     opened = open_run(folder, step=step, device="cpu")
     listen(Note(text=f"the weights are those of {opened.source.name}"))
-    partial = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    prefix = f".{target.name}."
+    partial = target.with_name(f"{name_of_ours(prefix)}.tmp")
     try:
         with storage_errors(partial):
-            left = re.compile(rf"\.{re.escape(target.name)}\.(\d+)\.tmp")
-            remove_folders_of_the_dead(target.parent, left)
-            shutil.rmtree(partial, ignore_errors=True)  # of a killed process with our number
+            remove_folders_of_the_dead(target.parent, prefix)
+            shutil.rmtree(partial, ignore_errors=True)  # of a call in this process that failed
             partial.mkdir(parents=True)
         _write_files(partial, opened)
         _publish(partial, target)

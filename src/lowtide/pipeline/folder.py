@@ -67,8 +67,10 @@ def _find_other(folder: Path, kind: FolderKind) -> str | None:
     work = folder / WORK_FOLDER
     if names and kind.manifest_name not in names and WORK_FOLDER not in names:
         return min(names)
-    if work.is_symlink():
-        return f"{WORK_FOLDER}, which is a link"
+    entries = list(work.iterdir()) if work.is_dir() else []
+    for path in (work, *entries):
+        if path.is_symlink():  # nobody lays links there, and what it leads to would be written into
+            return f"{path.relative_to(folder)}, which is a link"
     for begun in (SHARDS, TOKENIZER, RUN, _EXPORT):
         if begun.work_name != kind.work_name and (work / begun.work_name).exists():
             return begun.in_words

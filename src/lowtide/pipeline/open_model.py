@@ -10,12 +10,12 @@ from pathlib import Path
 from lowtide.errors import DataError, StorageError, UsageError, VerificationError
 from lowtide.model.gpt import GPT
 from lowtide.model.hugging_face import fill_from_hugging_face, shape_of
-from lowtide.model.tensor_files import TensorFiles, weight_files
+from lowtide.model.tensor_files import TensorFiles, check_size, weight_files
 from lowtide.storage.publish import storage_errors
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.tokenizer.tokenizer import Tokenizer
 from lowtide.training.build import empty_model
-from lowtide.training.checkpoint import find_checkpoints, load_model, step_of
+from lowtide.training.checkpoint import MODEL_NAME, find_checkpoints, load_model, step_of
 from lowtide.training.run_folder import RUN_NAME, read_run_record
 
 CONFIG_NAME = "config.json"
@@ -55,6 +55,8 @@ def open_model(
 def open_run(run: Path, *, step: int | None = None, device: str | None = None) -> OpenedModel:
     """The model of a run of `lowtide train`, which may go on meanwhile."""
     record = read_run_record(run)
+    checkpoint = _choose_checkpoint(run, step)
+    check_size(record.shape, [checkpoint / MODEL_NAME], described_by=run / RUN_NAME)
     model = empty_model(record.shape, device)
     source = _load_checkpoint(run, step, model)
     there = record.tokenizer_path
@@ -80,7 +82,9 @@ def _load_checkpoint(run: Path, step: int | None, model: GPT) -> Path:
 
 def _open_hugging_face(folder: Path, device: str | None) -> OpenedModel:
     shape = shape_of(read_config(folder / CONFIG_NAME))
-    state = TensorFiles(weight_files(folder))
+    files = weight_files(folder)
+    state = TensorFiles(files)
+    check_size(shape, files, described_by=folder / CONFIG_NAME)
     model = empty_model(shape, device)
     fill_from_hugging_face(model, state)
     named = any((folder / name).exists() for name in TOKENIZER_FILES)

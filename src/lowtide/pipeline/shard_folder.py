@@ -56,7 +56,7 @@ def _own_names(folder: Path, layout: ShardLayout) -> set[str]:
     Where one of them cannot be read any more, those that a run with this layout would write.
     """
     try:
-        return _names_of_manifest(folder / WORK_FOLDER) | _names_of_checkpoint(folder)
+        return _names_of_manifest(folder / WORK_FOLDER) | _names_of_checkpoint(folder, layout)
     except VerificationError:
         return {
             entry.name for entry in folder.iterdir() if _is_called_like_ours(entry.name, layout)
@@ -67,16 +67,18 @@ def _names_of_manifest(work: Path) -> set[str]:
     return set(file_names(read_manifest(work))) if (work / MANIFEST_NAME).exists() else set()
 
 
-def _names_of_checkpoint(folder: Path) -> set[str]:
+def _names_of_checkpoint(folder: Path, layout: ShardLayout) -> set[str]:
     job, progress = load_job(folder), load_progress(folder, ASIDE_NAME)
     own: set[str] = set()
     if job is None or progress is None:
         return own
+    before = ShardLayout(
+        format=job.settings.format, vocabulary_size=layout.vocabulary_size
+    )  # another than this run's, perhaps: names follow from the format alone
     for mark in (progress.train, progress.val):
-        records = (*mark.finished, mark.open, mark.index, mark.learnt)
-        own |= {record.name for record in records if record}
-        if job.settings.format == "megatron":
-            own.add(f"{mark.split}.idx")
+        mark.check_names(before, folder / WORK_FOLDER / ASIDE_NAME)
+        companion = companion_name(before, mark.split)
+        own |= mark.names | ({companion} if companion else set())
     return own
 
 

@@ -7,10 +7,7 @@ from __future__ import annotations
 
 import json
 import math
-import os
-import re
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -19,11 +16,12 @@ from pathlib import Path
 
 import msgspec
 
+from lowtide.child import python_command
 from lowtide.errors import DoesNotFitError, LowtideError, UsageError, VerificationError
 from lowtide.events import Listener, Note, ignore
 from lowtide.pipeline.folder import nearest_folder
 from lowtide.shards.layout import WORK_FOLDER
-from lowtide.storage.leftovers import remove_folders_of_the_dead
+from lowtide.storage.leftovers import name_of_ours, remove_folders_of_the_dead
 from lowtide.storage.publish import storage_errors
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.training.run_results import SmokeReport
@@ -33,7 +31,6 @@ STEPS = 10
 SAID = "said: "
 """Before lines of the child that are for people."""
 _PREFIX = ".lowtide-smoke-"
-_LEFT = re.compile(re.escape(_PREFIX) + r"(\d+)-.*")
 _MOST_PARTS = 2
 _LAST_OF_STDERR = 4000
 _FIRST_LOSS_NATS = 0.6
@@ -115,8 +112,8 @@ def _place_beside(out: Path) -> Iterator[str]:
             place = out / WORK_FOLDER
             made = not place.exists()
             place.mkdir(exist_ok=True)
-        remove_folders_of_the_dead(place, _LEFT)
-        temporary = tempfile.TemporaryDirectory(prefix=f"{_PREFIX}{os.getpid()}-", dir=place)
+        remove_folders_of_the_dead(place, _PREFIX)
+        temporary = tempfile.TemporaryDirectory(prefix=f"{name_of_ours(_PREFIX)}-", dir=place)
     try:
         with temporary as folder:  # also gone when the child is killed
             yield folder
@@ -128,7 +125,7 @@ def _place_beside(out: Path) -> Iterator[str]:
 
 def talk_to_child(asked: JsonObject, listen: Listener) -> tuple[list[str], str, int]:
     """The child's last lines, what it complained of, and its code. What it says on the way is passed on."""
-    command = [sys.executable, "-m", "lowtide.pipeline.smoke_child"]
+    command = python_command("-m", "lowtide.pipeline.smoke_child")
     with (
         tempfile.TemporaryFile("w+", errors="replace") as complaints,
         subprocess.Popen(

@@ -16,7 +16,7 @@ from lowtide.events import Listener, Note
 from lowtide.model.gpt import GPT
 from lowtide.model.hugging_face import each_from_hugging_face, shape_of
 from lowtide.model.shape import SHAPES, ModelShape
-from lowtide.model.tensor_files import TensorFiles, weight_files
+from lowtide.model.tensor_files import TensorFiles, check_size, weight_files
 from lowtide.pipeline.open_model import CONFIG_NAME, TOKENIZER_FILES, read_config
 from lowtide.storage.fingerprint import digest_file
 from lowtide.storage.publish import storage_errors
@@ -72,6 +72,7 @@ def find_start(init: str | Path) -> Start:
             return _of_checkpoint(folder, folder.parent.parent)
         if (folder / CONFIG_NAME).exists():
             shape = shape_of(read_config(folder / CONFIG_NAME))
+            check_size(shape, weight_files(folder), described_by=folder / CONFIG_NAME)
             return Start(folder=folder, shape=shape, run=None)
     what = "holds neither a run nor a model" if folder.exists() else "does not exist"
     raise UsageError(
@@ -172,4 +173,6 @@ def _of_run(run: Path) -> Start:
 
 
 def _of_checkpoint(checkpoint: Path, run: Path) -> Start:
-    return Start(folder=checkpoint, shape=read_run_record(run).shape, run=run)
+    shape = read_run_record(run).shape
+    check_size(shape, [checkpoint / MODEL_NAME], described_by=run / RUN_NAME)
+    return Start(folder=checkpoint, shape=shape, run=run)

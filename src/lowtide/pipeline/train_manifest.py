@@ -17,6 +17,7 @@ from lowtide.pipeline.folder import TOKENIZER
 from lowtide.pipeline.job import Counts, convert_sealed
 from lowtide.pipeline.job_inputs import JobInput
 from lowtide.pipeline.train_settings import TrainSettings
+from lowtide.storage.names import InnerPath
 from lowtide.storage.sealed_json import write_sealed
 from lowtide.tokenizer.word_runs import WordTotals
 
@@ -37,7 +38,7 @@ class CorpusFile:
 class OutputFile:
     """A file of the tokenizer, by its path inside the folder."""
 
-    name: str
+    name: InnerPath
     size_bytes: int
     digest: str
 

@@ -164,6 +164,8 @@ def _remove_outputs(folder: Path, settings: TrainSettings) -> None:
     names.append(rank_file_name(settings.pattern))
     for size in settings.vocab_size:
         inside = folder / size_folder(settings, size)
+        if inside != folder and inside.is_symlink():
+            continue  # what it leads to is not in this folder
         for name in names:
             (inside / name).unlink(missing_ok=True)
         if inside != folder and inside.is_dir():

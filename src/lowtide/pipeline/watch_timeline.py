@@ -19,7 +19,7 @@ from lowtide.guard.stages import Alert
 from lowtide.journal import Journal
 from lowtide.pipeline.keep_journal import begin_journal
 from lowtide.pipeline.watch_settings import WatchSettings
-from lowtide.storage.publish import storage_errors
+from lowtide.storage.publish import make_private, storage_errors
 
 _RECORDS = 1000
 """Readings before their distance grows with the length of the watch."""
@@ -128,8 +128,7 @@ def prepare_timeline(settings: WatchSettings) -> None:
                     remedy="pass a new file as `--timeline`",
                 )
     with storage_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.open("ab").close()
+        make_private(path)
 
 
 def _sizes(files: Mapping[str, Path | None]) -> dict[str, int | None]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lowtide.errors import UsageError
 from lowtide.guard.why.causes import exit_of
-from lowtide.guard.why.evidence import Evidence, LogSpan, Session
+from lowtide.guard.why.evidence import Evidence, LogSpan, Session, TextLog
 from lowtide.guard.why.gather import (
     exit_of_zombie,
     find_living,
@@ -27,6 +27,9 @@ from lowtide.journal import LOG_NAME
 from lowtide.storage.publish import storage_errors
 
 _MOST_TIMELINES = 200
+_NOT_BESIDE = (
+    "the timeline names it, and it lies elsewhere; pass it with `--log` if it is the job's"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +67,10 @@ def gather_evidence(question: Question) -> Evidence:
             session = read_session(journal)
     pid = question.pid if question.pid is not None else session.pid if session else None
     spans = [LogSpan(path=os.fsdecode(path)) for path in logs]
-    spans += [span for span in (session.logs if session else ()) if span not in spans]
+    named = [span for span in (session.logs if session else ()) if span not in spans]
+    if journal is not None:
+        trusted = [span for span in named if _may_read(span, journal, question)]
+        spans, named = spans + trusted, [span for span in named if span not in trusted]
     machine = look_at_machine(folder)
     evidence = Evidence(
         about=_about(question, session),
@@ -74,7 +80,10 @@ def gather_evidence(question: Question) -> Evidence:
         exit=None
         if question.exit_code is None
         else exit_of(question.exit_code, None, source="as told"),
-        logs=tuple(read_text_log(span) for span in spans),
+        logs=(
+            *(read_text_log(span) for span in spans),
+            *(TextLog(path=span.path, changed_at=None, problem=_NOT_BESIDE) for span in named),
+        ),
         dimensions=read_dimensions(*_texts_with_settings(session, spans)),
     )
     if question.exit_code is None:  # else it is known to be dead
@@ -121,6 +130,29 @@ def _timeline_of(pid: int, folder: Path) -> Path | None:
         except OSError:
             continue  # it may be removed meanwhile
     return None
+
+
+def _may_read(span: LogSpan, journal: Path, question: Question) -> bool:
+    """Whether a file that the journal names is read. A journal comes from anywhere, and could name any file.
+
+    What lies beside it or below, and is not hidden, came with it. Elsewhere counts what `watch` noted in its
+    own folder for this very user. Both must have the journal's owner. Or the user names the file as well.
+    """
+    path, place = Path(span.path), journal.resolve()
+    try:
+        if not path.exists():
+            return True  # nothing can be shown of it, and that is told
+        if question.log is not None and path.samefile(question.log):
+            return True
+        found, owner = path.resolve(), place.stat().st_uid
+        if path.stat().st_uid != owner:
+            return False
+    except (OSError, RuntimeError):
+        return False
+    if found.is_relative_to(place.parent):
+        return not any(part.startswith(".") for part in found.relative_to(place.parent).parts)
+    us = os.geteuid() if hasattr(os, "geteuid") else owner
+    return owner == us and place.parent == question.timelines.resolve()
 
 
 def _look_for_life(evidence: Evidence, folder: Path | None) -> Evidence:

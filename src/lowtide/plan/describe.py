@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from lowtide.plan.advise import CHINCHILLA
 from lowtide.plan.make_plan import ModelPlan, Plan, checkpoint_bytes
-from lowtide.units import format_bytes, format_count, format_seconds
+from lowtide.units import format_bytes, format_count, format_seconds, printable
 
 _HEADS = ("model", "parameters", "tokens/param", "fast", "lean", "leanest", "recipe", "peak",
           "steps × tokens", "hours")  # fmt: skip
@@ -28,7 +28,7 @@ def describe_plan(plan: Plan) -> str:
             *[(f"  {name}", size) for name, size in _other_rows(plan)],
         ]
     )
-    return "\n".join(lines)
+    return "\n".join(map(printable, lines))
 
 
 def _facts(plan: Plan) -> list[str]:

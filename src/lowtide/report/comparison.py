@@ -10,9 +10,7 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 from typing import TextIO
 
-import click
-
-from lowtide.report.results import print_json, print_rows
+from lowtide.report.results import print_json, print_rows, say
 from lowtide.units import printable
 
 _LINE_SECONDS = 10.0
@@ -34,14 +32,12 @@ def show_comparison(
     if as_json:
         print_json(record)
         return
-    print_rows([(name, printable(value)) for name, value in rows])
+    print_rows(rows)
     for title, header, lines in tables:
-        click.echo(f"\n{title}")
-        for line in lay_out(header, lines):
-            click.echo(printable(line))
-    click.echo("")
-    for remark in remarks:
-        click.echo(printable(remark))
+        for line in ("", title, *lay_out(header, lines)):
+            say(line)
+    for line in ("", *remarks):
+        say(line)
 
 
 def lay_out(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

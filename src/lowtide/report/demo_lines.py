@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import click
-
-from lowtide.report.results import print_json, print_rows
-from lowtide.units import printable
+from lowtide.report.results import print_json, print_rows, say
 
 
 def show_stage(lines: Sequence[str]) -> None:
     """One stage that is done."""
     for line in lines:
-        click.echo(printable(line))
+        say(line)
 
 
 def show_end(
@@ -24,8 +21,8 @@ def show_end(
     if as_json:
         print_json(record)
         return
-    click.echo("")
-    print_rows([(name, printable(value)) for name, value in rows])
+    say("")
+    print_rows(rows)
 
 
 def show_cleaned(folder: Path, removed: Sequence[Path], *, as_json: bool) -> None:
@@ -33,11 +30,11 @@ def show_cleaned(folder: Path, removed: Sequence[Path], *, as_json: bool) -> Non
     if as_json:
         print_json({"folder": folder, "removed": list(removed)})
         return
-    click.echo(f"removed {', '.join(printable(str(path)) for path in removed) or 'what was begun'}")
+    say(f"removed {', '.join(map(str, removed)) or 'what was begun'}")
     if folder.exists():
-        click.echo(f"{printable(str(folder))} stays: it holds files that are not the demo's")
+        say(f"{folder} stays: it holds files that are not the demo's")
 
 
 def tell_waiting() -> None:
     """A demo that was killed left its command running."""
-    click.echo("note: waiting for a command of an earlier start to end", err=True)
+    say("note: waiting for a command of an earlier start to end", err=True)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from lowtide.units import format_count
+from lowtide.units import format_count, printable
 
 if TYPE_CHECKING:
     from lowtide.shards.describe import Sample
@@ -54,7 +54,7 @@ def marked_lines(sample: Sample, *, colour: bool) -> Iterator[str]:
     """
     text = ""
     for shown, learnt in _stretches(sample):
-        visible = "".join(map(_visible, _shortened(shown)))
+        visible = printable(_shortened(shown), keep="\n")
         if learnt:
             visible = f"{_OPEN}{visible}{_CLOSE}"
             visible = click.style(visible, fg="green") if colour else visible
@@ -82,10 +82,3 @@ def _shortened(text: str) -> str:
         return text
     half = _STRETCH_CHARACTERS // 2
     return f"{text[:half]} … {text[-half:]}"
-
-
-def _visible(character: str) -> str:
-    """As it reads, but nothing moves the cursor except the end of a line."""
-    if character.isprintable() or character == "\n":
-        return character
-    return character.encode("unicode_escape", "surrogatepass").decode()

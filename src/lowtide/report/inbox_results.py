@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from lowtide.report.results import Rows, print_json, print_rows
-from lowtide.units import format_bytes, format_count, format_seconds, printable
+from lowtide.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from lowtide.training.run_results import InboxRun
@@ -103,7 +103,7 @@ def lost_rows(files: Sequence[CountedFile]) -> Rows:
 def failure_rows(failures: Sequence[tuple[str, str]]) -> Rows:
     """The last failed files, each with its reason in one line."""
     rows = [
-        ("failed", f"{printable(name)}: {printable(reason.splitlines()[0] if reason else '')}")
+        ("failed", f"{name}: {reason.splitlines()[0] if reason else ''}")
         for name, reason in failures[-_SHOWN_FAILURES:]
     ]
     if len(failures) > _SHOWN_FAILURES:

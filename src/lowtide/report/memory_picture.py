@@ -15,12 +15,11 @@ from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
-import click
-
 from lowtide.errors import UsageError
 from lowtide.report.memory_picture_labels import Label, Plot, place_labels
+from lowtide.report.results import say
 from lowtide.storage.publish import write_atomically
-from lowtide.units import format_bytes, format_seconds, printable
+from lowtide.units import format_bytes, format_seconds
 
 TableText = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 CurveText = tuple[str, str, Sequence[tuple[float, int]], str, bool, bool]
@@ -85,7 +84,7 @@ def show_picture(
         for panel, name, points, note, died, ours in curves
     ]
     write_picture(path, drawn, limit_bytes, rows, tables, remarks)
-    click.echo(f"picture: {printable(str(path))}", err=True)
+    say(f"picture: {path}", err=True)
 
 
 def write_picture(

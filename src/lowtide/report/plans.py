@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from lowtide.report.results import print_json
+from lowtide.report.results import print_json, say
 
 if TYPE_CHECKING:
     from lowtide.plan.make_plan import ModelPlan, Plan
@@ -20,7 +20,7 @@ def show_plan(plan: Plan, *, written: str | None, as_json: bool) -> None:
         return
     click.echo(str(plan))
     if written:
-        click.echo(
+        say(
             f"{'written':<18} {written}; start with `lowtide train {plan.data.path} --plan {written} --out RUN`"
         )
 

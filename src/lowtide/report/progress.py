@@ -21,7 +21,7 @@ from lowtide.events import (
     ignore,
 )
 from lowtide.report.training_lines import step_line, training_lines
-from lowtide.units import format_bytes, format_count, format_seconds
+from lowtide.units import format_bytes, format_count, format_seconds, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -180,7 +180,7 @@ def _bar(console: Console) -> Iterator[Listener]:
 
 def note_line(note: Note) -> str:
     """`note: …` or `warning: …`."""
-    return f"{'warning' if note.level == 'warning' else 'note'}: {note.text}"
+    return f"{'warning' if note.level == 'warning' else 'note'}: {printable(note.text)}"
 
 
 def progress_line(event: Advanced, first: Advanced) -> str:

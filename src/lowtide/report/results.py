@@ -15,7 +15,7 @@ import click
 import msgspec
 
 from lowtide.report.examples import example_rows, learnt_row, marked_lines
-from lowtide.units import format_bytes, format_count, format_seconds
+from lowtide.units import format_bytes, format_count, format_seconds, printable
 
 if TYPE_CHECKING:
     from lowtide.dataset.check import LoaderCheck
@@ -109,9 +109,10 @@ def show_inspection(
 def _show_sample(sample: Sample, *, colour: bool) -> None:
     thing = "document" if sample.learnt is None else "example"
     place = f"{thing} {sample.document.number} of {sample.split}"
-    click.echo(f"\n{place}, {_many(sample.document.tokens, 'token')}")
+    say("")
+    say(f"{place}, {_many(sample.document.tokens, 'token')}")
     if sample.learnt is None:
-        click.echo(f"  {_one_line(sample.text)}")
+        say(f"  {_one_line(sample.text)}")
         return
     for line in marked_lines(sample, colour=colour):
         click.echo(f"  {line}", color=colour)
@@ -183,11 +184,9 @@ def show_proof(found: Verification, *, compared: int, why_no_more: str, as_json:
         verdict = "sound in itself; not compared with its input"
     print_rows([*rows, ("verdict", verdict)])
     for problem in found.problems:
-        click.echo(f"  - {problem}")
+        say(f"  - {problem}")
     if found.problems:
-        click.echo(
-            "hint: put what is named here back from a copy, or make the dataset again", err=True
-        )
+        say("hint: put what is named here back from a copy, or make the dataset again", err=True)
 
 
 def show_estimate(
@@ -273,23 +272,23 @@ def _many(count: int, thing: str) -> str:
 
 def _one_line(text: str) -> str:
     """The beginning of a text as it reads, with what would move the cursor escaped."""
-    shown = "".join(map(_visible, text[:_SAMPLE_CHARACTERS]))
+    shown = printable(text[:_SAMPLE_CHARACTERS])
     return shown + ("…" if len(text) > _SAMPLE_CHARACTERS else "")
 
 
-def _visible(character: str) -> str:
-    if character.isprintable():
-        return character
-    return character.encode("unicode_escape", "surrogatepass").decode()
+def say(line: str, *, err: bool = False) -> None:
+    """One line for people: a name in it, which may come from anywhere, neither steers a terminal nor ends the
+    line. What has colours of ours is written elsewhere."""
+    click.echo(printable(line), err=err)
 
 
 def print_rows(rows: Sequence[tuple[str, str]]) -> None:
     for name, value in rows:
-        click.echo(f"{name:<12} {value}")
+        say(f"{name:<12} {value}")
 
 
 def _note(text: str) -> None:
-    click.echo(f"note: {text}", err=True)
+    say(f"note: {text}", err=True)
 
 
 def print_json(found: Mapping[str, object]) -> None:

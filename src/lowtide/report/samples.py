@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import click
 
 from lowtide.report.results import print_json
+from lowtide.units import printable
 
 _BETWEEN = "\n---\n"
 
@@ -27,9 +28,4 @@ def show_samples(prompt: str, streams: Iterable[Iterable[str]], *, as_json: bool
 
 def _harmless(text: str) -> str:
     """On a terminal, without what would move its cursor or change its colours; elsewhere as it is."""
-    if not sys.stdout.isatty():
-        return text
-    return "".join(
-        one if one.isprintable() or one in "\n\t" else one.encode("unicode_escape").decode()
-        for one in text
-    )
+    return printable(text, keep="\n\t") if sys.stdout.isatty() else text

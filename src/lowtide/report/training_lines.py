@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from lowtide.events import Evaluated, Sampled, Saved, Stepped
-from lowtide.units import format_bytes, format_count, format_seconds
+from lowtide.units import format_bytes, format_count, format_seconds, printable
 
 _SAMPLE_LINES = 6
 _SAMPLE_COLUMNS = 100
@@ -40,7 +40,7 @@ def evaluation_line(event: Evaluated) -> str:
 
 def saved_line(event: Saved) -> str:
     """`checkpoint: step 1000 in RUN/checkpoints/step-00001000, 1.2s`."""
-    path = "".join(map(_visible, event.path))
+    path = printable(event.path)
     return f"checkpoint: step {event.step} in {path}, {format_seconds(event.seconds)}"
 
 
@@ -48,7 +48,7 @@ def sample_lines(event: Sampled) -> list[str]:
     """`sample: step 1000`, then the beginning of the text, indented, with what would move a cursor escaped."""
     shown: list[str] = []
     for line in event.text.split("\n"):
-        visible = "".join(map(_visible, line))
+        visible = printable(line)
         shown += [
             visible[start : start + _SAMPLE_COLUMNS]
             for start in range(0, max(1, len(visible)), _SAMPLE_COLUMNS)
@@ -65,12 +65,6 @@ def training_lines(event: Evaluated | Sampled | Saved) -> list[str]:
     if isinstance(event, Saved):
         return [saved_line(event)]
     return sample_lines(event)
-
-
-def _visible(character: str) -> str:
-    if character.isprintable():
-        return character
-    return character.encode("unicode_escape", "surrogatepass").decode()
 
 
 def _rate(tokens_per_second: float) -> str:

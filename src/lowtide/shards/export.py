@@ -211,6 +211,8 @@ def _claim(out: Path, job: _Job) -> _State:
     """The state to go on from, stored in the folder; a folder with anything else is refused."""
     work = out / WORK_FOLDER
     progress_path = work / EXPORT_PROGRESS_NAME
+    if work.is_symlink():
+        raise _occupied(out, f"{WORK_FOLDER}, which is a link")
     if progress_path.is_file():
         state = from_json(read_sealed(progress_path), _State, progress_path)
         if state.job != job:

@@ -5,7 +5,7 @@ No clock and no machine in it: the same input with the same settings gives the s
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeAlias, TypeVar, cast
@@ -23,6 +23,7 @@ from lowtide.shards.layout import (
     learnt_name,
     shard_number,
 )
+from lowtide.storage.names import FileName
 from lowtide.storage.sealed_json import JsonObject, JsonValue, read_sealed, write_sealed
 
 TEXT_VERSION = 1
@@ -36,7 +37,7 @@ T = TypeVar("T")
 class ShardRecord:
     """One file of tokens."""
 
-    name: str
+    name: FileName
     tokens: int
     digest: str
     """xxh3_128 of the token bytes, without the header."""
@@ -46,7 +47,7 @@ class ShardRecord:
 class DocumentIndexRecord:
     """One file of document ends."""
 
-    name: str
+    name: FileName
     documents: int
     digest: str
     """xxh3_128 of the int64 ends, without the header."""
@@ -56,7 +57,7 @@ class DocumentIndexRecord:
 class LearntRecord:
     """One file of learnt bits, one for each token of its split."""
 
-    name: str
+    name: FileName
     tokens: int
     """Tokens that are learnt: the bits that are set."""
     digest: str
@@ -200,19 +201,43 @@ def read_manifest(folder: Path) -> DatasetManifest:
     manifest = from_json(payload, DatasetManifest, path)
     _check_version(path, payload.get("format_version"), (manifest.format_version,))
     for split, record in manifest.splits.items():
-        for shard in record.shards:
-            if shard_number(manifest.layout, split, shard.name) is None:
-                raise _foreign_name(path, shard.name)
-        if record.index and record.index.name != documents_name(split):
-            raise _foreign_name(path, record.index.name)
-        if record.learnt and record.learnt.name != learnt_name(split):
-            raise _foreign_name(path, record.learnt.name)
+        check_names(
+            path,
+            manifest.layout,
+            split,
+            shards=[shard.name for shard in record.shards],
+            index=record.index.name if record.index else None,
+            learnt=record.learnt.name if record.learnt else None,
+        )
         if manifest.examples and record.shards and not record.learnt:
             raise VerificationError(
                 f"{path} names no learnt bits for {split}, and without them nobody knows what to learn",
                 remedy="make the dataset again",
             )
     return manifest
+
+
+def check_names(
+    path: Path,
+    layout: ShardLayout,
+    split: Split,
+    *,
+    shards: Iterable[str],
+    index: str | None,
+    learnt: str | None,
+) -> None:
+    """VerificationError where the record at `path` gives a name that no writer of this split gives.
+
+    It must not make us open, or remove, any file but our own kind.
+    """
+    foreign = [name for name in shards if shard_number(layout, split, name) is None]
+    foreign += [index] if index not in (None, documents_name(split)) else []
+    foreign += [learnt] if learnt not in (None, learnt_name(split)) else []
+    if foreign:
+        raise VerificationError(
+            f"{path} names {foreign[0]!r}, which no shard or index of its format is called",
+            remedy="do not use this folder: what it says of itself was not written by lowtide",
+        )
 
 
 def file_names(manifest: DatasetManifest) -> list[str]:
@@ -262,11 +287,3 @@ def _check_version(path: Path, version: JsonValue, readable: tuple[int, ...]) ->
             f"{path} has format version {version!r}, this release reads {wanted}",
             remedy="read it with the release of lowtide that wrote it",
         )
-
-
-def _foreign_name(path: Path, name: str) -> VerificationError:
-    """A manifest is data from anywhere: it must not make us open, or remove, any file but our own kind."""
-    return VerificationError(
-        f"{path} names {name!r}, which no shard or index of its format is called",
-        remedy="do not use this dataset: its manifest was not written by lowtide",
-    )

@@ -7,9 +7,16 @@ from pathlib import Path
 
 from lowtide.errors import VerificationError
 from lowtide.shards.layout import ShardLayout, Split, shard_header
-from lowtide.shards.manifest import DocumentIndexRecord, ShardRecord, from_json, to_json
+from lowtide.shards.manifest import (
+    DocumentIndexRecord,
+    ShardRecord,
+    check_names,
+    from_json,
+    to_json,
+)
 from lowtide.shards.payload import RESTART, read_exactly
 from lowtide.storage.fingerprint import digest_file
+from lowtide.storage.names import FileName
 from lowtide.storage.sealed_json import JsonObject
 
 
@@ -17,7 +24,7 @@ from lowtide.storage.sealed_json import JsonObject
 class LearntMark:
     """How far the learnt bits had come: one for each token before the mark."""
 
-    name: str
+    name: FileName
     learnt_tokens: int
     """Bits that are set, the waiting ones included."""
     digest: str
@@ -49,6 +56,23 @@ class WriterMark:
     def documents(self) -> int:
         """Documents that ended before the mark."""
         return self.index.documents if self.index else 0
+
+    @property
+    def names(self) -> set[str]:
+        """The files that it tells of."""
+        records = (*self.finished, self.open, self.index, self.learnt)
+        return {record.name for record in records if record}
+
+    def check_names(self, layout: ShardLayout, path: Path) -> None:
+        """VerificationError where the mark, read from `path`, names a file that is no writer's."""
+        check_names(
+            path,
+            layout,
+            self.split,
+            shards=[shard.name for shard in (*self.finished, self.open) if shard],
+            index=self.index.name if self.index else None,
+            learnt=self.learnt.name if self.learnt else None,
+        )
 
     def as_json(self) -> JsonObject:
         """Plain values for the caller's progress file."""

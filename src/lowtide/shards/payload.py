@@ -46,7 +46,9 @@ class PartialFile:
         self._filled = 0
         self._state = xxhash.xxh3_128()
         self._written = header_bytes
-        flags = os.O_RDWR | os.O_CREAT | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
+        flags = os.O_RDWR | os.O_CREAT
+        for name in ("O_BINARY", "O_CLOEXEC", "O_NOFOLLOW"):  # a link would be written through
+            flags |= getattr(os, name, 0)
         with storage_errors(path):
             self._descriptor = os.open(path, flags, 0o666)
 

@@ -99,6 +99,7 @@ class SplitWriter:
         Reads the open shard and the index again (their digests go on from there); of finished
         shards it checks size and header, `verify_finished` reads them whole.
         """
+        mark.check_names(layout, folder / WORK_FOLDER)
         writer = cls(folder, layout, mark)
         writer._make_work_folder()
         for shard in mark.finished:

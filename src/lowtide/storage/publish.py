@@ -40,6 +40,13 @@ def write_atomically(path: Path, data: bytes) -> None:
         raise
 
 
+def make_private(path: Path) -> None:
+    """The file is there afterwards. If it, or its folder, is made here, others may not read it: it will hold
+    command lines, and those may hold passwords."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
+
+
 def publish(partial: Path, final: Path) -> None:
     """Give a finished file its name. The caller has synced its bytes and closed it."""
     with storage_errors(final):

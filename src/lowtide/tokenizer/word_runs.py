@@ -22,6 +22,7 @@ import xxhash
 
 from lowtide.errors import VerificationError
 from lowtide.native import load_native
+from lowtide.storage.names import FileName
 from lowtide.storage.publish import publish, storage_errors, sync_file
 from lowtide.units import MIB
 
@@ -35,7 +36,7 @@ _HEADER_BYTES = 20
 class RunRecord:
     """A run that stands in the work folder."""
 
-    name: str
+    name: FileName
     size_bytes: int
     digest: str
 

@@ -10,12 +10,13 @@ from torch import Tensor
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import DataError, DoesNotFitError, UsageError
+from lowtide.memory.limits import machine_limit
 from lowtide.model.gpt import EVERY_KERNEL, GPT, compile_model, document_mask, initialise
 from lowtide.model.shape import ModelShape
 from lowtide.training.data_parallel import Ranks
 from lowtide.training.settings import RunSettings
-from lowtide.units import GIB
+from lowtide.units import GIB, format_bytes
 
 _TRIED = (
     SDPBackend.CUDNN_ATTENTION,
@@ -140,9 +141,22 @@ def _occupy(device: torch.device) -> None:
 
 def empty_model(shape: ModelShape, device: str | None) -> GPT:
     """Of the right shape, its numbers not yet written: drawing them first would take a minute."""
+    found = _find_device(shape, device)
+    if found == "cpu":
+        _check_room(4 * shape.stored_parameter_count)
     with torch.device("meta"):
         model = GPT(shape)
-    return model.to_empty(device=_find_device(shape, device)).eval()
+    return model.to_empty(device=found).eval()
+
+
+def _check_room(weights_bytes: int) -> None:
+    limit = machine_limit()
+    if weights_bytes > limit.total_bytes:
+        raise DoesNotFitError(
+            f"the weights take {format_bytes(weights_bytes)}, and {limit.source} allows "
+            f"{format_bytes(limit.total_bytes)}",
+            remedy="free memory, or use a machine that has more",
+        )
 
 
 def _find_device(shape: ModelShape, asked: str | None) -> str:

@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
 
+from lowtide.child import python_command
 from lowtide.guard.doctor.checks import Check, advice, ok, problem
 from lowtide.units import GIB, format_bytes, format_seconds
 
@@ -126,7 +126,7 @@ def ask_torch(*, compiles: bool, most_seconds: float = MOST_SECONDS) -> TorchRea
     ):
         wanted = "compile" if compiles else "start"
         child = subprocess.Popen(
-            [sys.executable, "-c", _PROBE, folder, wanted],
+            python_command("-c", _PROBE, folder, wanted),
             stdin=subprocess.PIPE,
             stdout=said,
             stderr=subprocess.STDOUT,

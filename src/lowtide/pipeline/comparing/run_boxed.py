@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from lowtide.child import python_command
 from lowtide.errors import DoesNotFitError
 from lowtide.guard.box import Box
 from lowtide.memory.meter import measure_tree
@@ -195,7 +196,7 @@ def _entered(job: BoxedJob, box: Box | None) -> list[str]:
     if sys.platform == "win32":
         return job.command  # nothing there becomes another command
     wall = 0 if box else _WALL_TIMES * job.limit_bytes
-    started = [sys.executable, "-m", "lowtide.pipeline.ways.start", str(wall), *job.command]
+    started = python_command("-m", "lowtide.pipeline.ways.start", str(wall), *job.command)
     return box.command_inside(started) if box else started
 
 

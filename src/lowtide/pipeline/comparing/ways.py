@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from lowtide.child import python_command
 from lowtide.errors import UsageError
 from lowtide.tokenizer.patterns import PATTERNS
 from lowtide.tokenizer.vocabulary import Vocabulary
@@ -67,7 +67,7 @@ class Way:
 
 def _script(module: str) -> Callable[[Task], list[str]]:
     def command(task: Task) -> list[str]:
-        start = [sys.executable, "-m", f"{_PACKAGE}.{module}"]
+        start = python_command("-m", f"{_PACKAGE}.{module}")
         return [*start, *map(str, (task.tokenizer, task.out, task.progress, *task.files))]
 
     return command
@@ -84,7 +84,7 @@ def _train_tokenizer(task: Task) -> list[str]:
 
 def _lowtide(command: str, task: Task) -> list[str]:
     memory = f"{task.budget_bytes // MIB}MiB"
-    start = [sys.executable, "-m", "lowtide", command, *map(str, task.files)]
+    start = python_command("-m", "lowtide", command, *map(str, task.files))
     return [*start, "--out", str(task.out / "made"), "--memory", memory, "--json", "--quiet"]
 
 

@@ -15,6 +15,7 @@ import msgspec
 import lowtide
 from lowtide.errors import UsageError
 from lowtide.pipeline.demo.stages import Key, Stage
+from lowtide.storage.names import InnerPath
 from lowtide.storage.publish import storage_errors, write_atomically
 
 RECORD_NAME = "lowtide-demo.json"
@@ -31,7 +32,7 @@ class StageRecord:
     went_on: bool = False
     """An earlier start had begun it: time and peak are those of the last."""
     facts: dict[str, Any] | None = None
-    made: dict[str, int] | None = None
+    made: dict[InnerPath, int] | None = None
     """Files and sizes as the stage left them, done or stopped; None before that, and of one that was killed."""
 
 

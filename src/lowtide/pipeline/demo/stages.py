@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import shlex
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+from lowtide.child import python_command
 from lowtide.units import MIB, round_up_to_mib
 
 Key: TypeAlias = Literal[
@@ -92,10 +92,10 @@ class Stage:
     @property
     def command(self) -> list[str]:
         """The command as it is run: nothing in the folder takes the place of a module or changes a default."""
-        start = [sys.executable, "-P", "-m"]
         if self.key == "corpus":
-            return [*start, _MODULE, *self.arguments]
-        return [*start, "lowtide", "--config", os.devnull, *self.arguments, "--json"]
+            return python_command("-m", _MODULE, *self.arguments)
+        start = python_command("-m", "lowtide", "--config", os.devnull)
+        return [*start, *self.arguments, "--json"]
 
 
 def list_stages(settings: DemoSettings) -> list[Stage]:

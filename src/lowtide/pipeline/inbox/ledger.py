@@ -25,6 +25,7 @@ import xxhash
 from lowtide.errors import DataError, VerificationError
 from lowtide.journal import append_whole, cut_torn_line, read_journal
 from lowtide.pipeline.run_source import LEDGER_NAME
+from lowtide.storage.names import FileName
 from lowtide.storage.publish import storage_errors, sync_file, sync_folder
 
 FileStage: TypeAlias = Literal["taken", "ready", "done", "failed", "released"]
@@ -36,7 +37,7 @@ class Entry:
 
     number: int
     """In the order of taking, from 1."""
-    name: str
+    name: FileName
     size_bytes: int
     modified_ns: int
     fingerprint: str

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import queue
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -17,6 +16,7 @@ from typing import IO, TYPE_CHECKING, TypeAlias
 
 import msgspec
 
+from lowtide.child import python_command
 from lowtide.errors import (
     DataError,
     DoesNotFitError,
@@ -97,7 +97,7 @@ class _Child:
     def __init__(self, asked: Asked, environment: Mapping[str, str] | None) -> None:
         self._complaints = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "lowtide.pipeline.inbox.tokenize_child"],
+            python_command("-m", "lowtide.pipeline.inbox.tokenize_child"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._complaints,

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 
-import click
-
 from lowtide.report.page.write_page import WrittenPage
-from lowtide.report.results import print_json
+from lowtide.report.results import print_json, say
 
 
 def show_page(page: WrittenPage, *, as_json: bool) -> None:
     """The path to stdout."""
     if not as_json:
-        click.echo(os.fsdecode(page.path))
+        say(os.fsdecode(page.path))
         return
     facts, counts = page.facts, page.facts.counts
     print_json(

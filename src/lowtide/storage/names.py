@@ -1,0 +1,20 @@
+"""Names that a record may give to files. A record is data from anywhere: it must not lead out of its folder.
+
+As types of fields they are checked wherever a record is decoded. A plain `str` is never joined to a path.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+_NO_NAME = r"(?!\.{1,2}(?:/|\Z))"
+_LETTERS = r"[^/\\:\0]" if os.name == "nt" else r"[^/\0]"
+_NAME = rf"{_NO_NAME}{_LETTERS}+"
+
+FileName: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"\A{_NAME}\Z")]
+"""Of a file in the record's own folder: no separator, and neither `.` nor `..`."""
+InnerPath: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"\A{_NAME}(?:/{_NAME})*\Z")]
+"""Of a file in the folder or in one below it: relative, without `..`."""

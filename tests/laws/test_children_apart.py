@@ -1,0 +1,103 @@
+"""No child of ours imports from the current folder, which may hold a `json.py` that came with the data."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lowtide.errors import LowtideError
+from lowtide.events import ignore
+from lowtide.guard.doctor.check_torch import ask_torch
+from lowtide.pipeline.comparing.run_boxed import BoxedJob, ProgressFile, run_boxed
+from lowtide.pipeline.comparing.ways import WAYS, Task
+from lowtide.pipeline.demo.stages import DemoSettings, list_stages
+from lowtide.pipeline.inbox.child_words import Asked
+from lowtide.pipeline.inbox.tokenize_apart import tokenize_apart
+from lowtide.pipeline.settings import TokenizeSettings
+from lowtide.pipeline.smoke import talk_to_child
+from lowtide.units import GIB, MIB
+
+NAMES = ("json", "torch", "numpy", "msgspec", "lowtide", "ctypes", "shutil", "tiktoken", "datasets")
+RUNS = """
+import os
+open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "ran"), "w").close()
+raise SystemExit(9)
+"""
+
+
+@pytest.fixture
+def hostile(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder, with modules that leave a mark when they run."""
+    folder = tmp_path / "data"
+    folder.mkdir()
+    for name in NAMES:
+        (folder / f"{name}.py").write_text(RUNS)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def _doctor(_folder: Path) -> None:
+    ask_torch(
+        compiles=False, most_seconds=1
+    )  # enough for a `json.py`, and torch itself is not waited for
+
+
+def _smoke(_folder: Path) -> None:
+    lines, _, _ = talk_to_child({}, ignore)
+    assert lines == []  # it asks for settings
+
+
+def _inbox(folder: Path) -> None:
+    asked = Asked(
+        path=str(folder / "missing.jsonl"),
+        out=str(folder / "out"),
+        settings=TokenizeSettings(),
+        fingerprint="",
+        memory="256MiB",
+    )
+    with pytest.raises(LowtideError):
+        tokenize_apart(asked, why_stop=lambda: None, listen=ignore, environment=None)
+
+
+def _box(folder: Path) -> None:
+    job = BoxedJob(
+        command=["true"], work=folder, environment=os.environ, limit_bytes=GIB, timeout_seconds=60
+    )
+    found = run_boxed(job, None, ProgressFile(folder / "progress", 1))
+    assert found.ending == "finished"
+
+
+@pytest.mark.parametrize(
+    "start", [_doctor, pytest.param(_smoke, marks=pytest.mark.slow), _inbox, _box]
+)
+def test_a_module_in_the_current_folder_does_not_run(
+    hostile: Path, start: Callable[[Path], None]
+) -> None:
+    start(hostile)
+    assert not (hostile / "ran").exists()
+
+
+COMMANDS = [way.key for way in WAYS] + ["corpus", "verify"]
+
+
+@pytest.mark.parametrize("key", COMMANDS)
+def test_nor_does_it_where_a_command_is_built_for_later(hostile: Path, key: str) -> None:
+    made = hostile.parent / "made"
+    made.mkdir()
+    (made / "tokenizer.json").write_text("{}")
+    task = Task(
+        files=(made / "missing.txt",),
+        tokenizer=made,
+        out=made,
+        progress=made / "progress",
+        limit_bytes=GIB,
+    )
+    settings = DemoSettings(memory_bytes=512 * MIB, library=made, with_torch=False)
+    commands = {stage.key: stage.command for stage in list_stages(settings)}
+    commands |= {way.key: way.command(task) for way in WAYS}
+    subprocess.run(commands[key], capture_output=True, timeout=60, check=False)  # it fails, late
+    assert not (hostile / "ran").exists()
