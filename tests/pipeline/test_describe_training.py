@@ -248,6 +248,7 @@ def test_the_record_holds_every_figure_and_is_valid_json(
         "longest_word_bytes": 9,
         "bad_rows": 0,
         "empty_documents": 0,
+        "skipped": [],
         "min_frequency": 1,
         "compared": {
             "text": "held-out text",
