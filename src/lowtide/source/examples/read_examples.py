@@ -156,7 +156,7 @@ def read_arrow_rows(part: Part, settings: ReadSettings, reading: ExampleReading)
         columns[:] = needed_columns(schema, reading, str(part.file.path))
         return columns
 
-    for batch in read_mapped(part, pick):
+    for batch in read_mapped(part, settings, pick):
         with explain_damage(part.file.path):
             arrays = {column: pick_column(batch.rows, column) for column in columns}
             for array in arrays.values():
