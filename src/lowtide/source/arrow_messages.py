@@ -209,7 +209,7 @@ def _read(data: memoryview, place: int, kind: str) -> int:
 
 def _stream_messages(data: memoryview) -> Iterator[Message]:
     place = 0
-    while (message := _message_at(data, place)) is not None:
+    while (message := read_message(data, place)) is not None:
         yield message
         place = message.end
     if place + len(_END_OF_STREAM) != len(data):
@@ -227,19 +227,21 @@ def _file_messages(data: memoryview) -> Iterator[Message]:
         raise pa.ArrowInvalid("its footer lies outside the file")
     stored, footer_data = data[:start], data[start : len(data) - trailer_bytes]
     footer = Table(footer_data, _read(footer_data, 0, "I"))
-    schema = _message_at(stored, _FILE_START)
+    schema = read_message(stored, _FILE_START)
     if schema is None:
         raise pa.ArrowInvalid("no schema at its start")
     yield schema
     for field, kind in ((2, _DICTIONARY), (3, _RECORDS)):
         for place, _metadata_bytes, _body_bytes in footer.structs(field, "qi4xq"):
-            message = _message_at(stored, place)
+            message = read_message(stored, place)
             if message is None or message.kind != kind:
-                raise pa.ArrowInvalid(f"its footer names a message at byte {place} that is not there")
+                raise pa.ArrowInvalid(
+                    f"its footer names a message at byte {place} that is not there"
+                )
             yield message
 
 
-def _message_at(data: memoryview, place: int) -> Message | None:
+def read_message(data: memoryview, place: int = 0) -> Message | None:
     """The message that starts here; None at the end mark."""
     start = place
     size = _read(data, place, "i")
@@ -330,5 +332,3 @@ def _unpacked_bytes(data: memoryview, message: Message, offset: int, length: int
     if offset < 0 or place + length > message.end:
         raise pa.ArrowInvalid("a buffer lies outside its message")
     return max(0, _read(data, place, "q"))
-
-

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pyarrow.parquet as pq
-
 from lowtide.errors import UsageError
+from lowtide.source import read_arrow, read_parquet
 from lowtide.source.blocks import Cursor
 from lowtide.source.byte_stream import explain_open_errors, open_stream
 from lowtide.source.find_inputs import InputFile, InputKind
-from lowtide.source.read_arrow import count_rows
 from lowtide.source.read_parquet import explain_damage
 from lowtide.units import GIB, MIB
 
@@ -22,7 +20,7 @@ def measure_extent(file: InputFile) -> int:
     """
     if file.kind is InputKind.PARQUET:
         with explain_open_errors(file), explain_damage(file.path):
-            return int(pq.read_metadata(str(file.path)).num_rows)
+            return read_parquet.count_rows(file)
     if file.kind is InputKind.ARROW:
         return _count_arrow_rows(file)
     if not file.compression:
@@ -59,4 +57,4 @@ def _count_arrow_rows(file: InputFile) -> int:
     if not file.size_bytes:
         return 0
     with explain_open_errors(file), explain_damage(file.path):
-        return count_rows(file.path)
+        return read_arrow.count_rows(file.path)

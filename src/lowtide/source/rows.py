@@ -131,7 +131,7 @@ def column_pieces(
 
 
 def text_lengths(values: pa.Array) -> npt.NDArray[np.int64]:
-    """Bytes of each row, 0 for a null. Neither the values of a dictionary nor those of views are written out."""
+    """Bytes of each row, 0 for a null. The values of a dictionary or of views are not written out."""
     if pa.types.is_dictionary(values.type):
         of_entries = text_lengths(values.dictionary)
         stored = [None, pa.py_buffer(of_entries)]
