@@ -136,7 +136,8 @@ def _unpacked(file: BinaryIO, page: Page, compression: str) -> memoryview:
     if compression == "UNCOMPRESSED" or not page.is_compressed or not data:
         return memoryview(data)
     codec = _CODECS.get(compression, compression.lower())
-    return memoryview(pa.decompress(data, page.size_bytes - levels_bytes, codec=codec))
+    unpacked = pa.decompress(data, page.size_bytes - levels_bytes, codec=codec)
+    return memoryview(unpacked).cast("B")  # Arrow's bytes have signs
 
 
 def _read_header(file: BinaryIO, start: int) -> tuple[dict[tuple[int, ...], int], int]:
