@@ -118,7 +118,7 @@ def arrow_cases() -> Iterator[Case]:
     for form in files.ARROW_FORMS:
         for codec in files.ARROW_CODECS:
             for name, kind in files.TEXT_TYPES.items():
-                for rows, batch_rows in ((5000, 5000), (1000, 100)):
+                for rows, batch_rows in ((2500, 2500), (500, 100)):
                     yield Case(
                         name=f"arrow {form}, {codec or 'plain'}, {name}, batches of {batch_rows}",
                         make=partial(_write_arrow, rows, kind, form, codec, batch_rows),
@@ -127,6 +127,13 @@ def arrow_cases() -> Iterator[Case]:
                         must_fit=codec is None or batch_rows == 100 or name == "dictionary",
                         follow_advice=name in ("string", "string_view"),
                     )
+        yield Case(
+            name=f"arrow {form}, plain, string, one batch of 400 MB",
+            make=partial(_write_arrow, 14_000, pa.string(), form, None, 14_000),
+            suffix=".feather" if form == "file" else ".arrow",
+            rows=14_000,
+            must_fit=True,
+        )
 
 
 def _write_arrow(
@@ -146,7 +153,8 @@ def parquet_cases() -> Iterator[Case]:
     for encoding in files.PARQUET_ENCODINGS:
         for codec in files.PARQUET_CODECS:
             for version in files.PAGE_VERSIONS:
-                for rows in (1000, 6000) if encoding == "DELTA_BYTE_ARRAY" else (1000,):
+                sizes = (500, 3000) if encoding == "DELTA_BYTE_ARRAY" else (500,)
+                for rows in (*sizes, 20_000) if (len(sizes), codec) == (2, "zstd") else sizes:
                     yield Case(
                         name=f"parquet {encoding}, {codec}, pages {version}, {rows} rows",
                         make=partial(_write_parquet, rows, encoding, codec, version),
