@@ -83,8 +83,7 @@ def too_large(name: str, size_bytes: int, limit_bytes: int) -> DataError:
     return DataError(
         f"{name} takes {format_bytes(size_bytes)}, more than the {format_bytes(limit_bytes)} "
         "there is for one piece",
-        remedy="pass a larger `--memory`, by about "
-        f"{round_up_to_mib(_BUDGET_PER_PIECE * (size_bytes - limit_bytes))} or more",
+        remedy=_ask_for(_BUDGET_PER_PIECE * (size_bytes - limit_bytes)),
     )
 
 
@@ -100,8 +99,14 @@ def too_large_together(name: str, size_bytes: int, limit_bytes: int) -> DataErro
     return DataError(
         f"{name} takes {format_bytes(size_bytes)} or more in memory, and there are "
         f"{format_bytes(room_bytes)} for it",
-        remedy=f"pass a larger `--memory`, by about {round_up_to_mib(more_bytes)} or more",
+        remedy=_ask_for(more_bytes),
     )
+
+
+def _ask_for(more_bytes: int) -> str:
+    """A remedy. More workers would take what is added: they share a budget with the reader."""
+    more = round_up_to_mib(more_bytes)
+    return f"pass `--workers 1` and a larger `--memory`, by about {more} or more"
 
 
 def column_pieces(
