@@ -1,4 +1,4 @@
-"""The budget holds for every form of Arrow and Parquet: some cases of `bench/budget_inputs.py`, which has more."""
+"""The budget holds for every form of Arrow and Parquet: some cases of `bench/budget_inputs.py`."""
 
 from __future__ import annotations
 
