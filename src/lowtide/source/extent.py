@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from lowtide.errors import UsageError
-from lowtide.source import read_arrow, read_parquet
+from lowtide.source import parquet_footer, read_arrow
 from lowtide.source.blocks import Cursor
 from lowtide.source.byte_stream import explain_open_errors, open_stream
 from lowtide.source.find_inputs import InputFile, InputKind
@@ -20,7 +20,7 @@ def measure_extent(file: InputFile) -> int:
     """
     if file.kind is InputKind.PARQUET:
         with explain_open_errors(file), explain_damage(file.path):
-            return read_parquet.count_rows(file)
+            return parquet_footer.count_rows(file)
     if file.kind is InputKind.ARROW:
         return _count_arrow_rows(file)
     if not file.compression:

@@ -12,8 +12,12 @@ as well.
 from __future__ import annotations
 
 import binascii
+from typing import BinaryIO
 
+from lowtide.errors import DataError
 from lowtide.source.arrow_messages import read_message, schema_bytes
+from lowtide.source.find_inputs import InputFile
+from lowtide.units import MIB
 
 _TRUE, _FALSE, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _STRUCT = (
     1,
@@ -33,6 +37,9 @@ _ELEMENT_BYTES, _CHUNK_BYTES, _STRUCT_BYTES = 1400, 750, 64
 _ITEM_BYTES = 8
 _STRING_COPIES = 2
 _DEEPEST = 16
+_MAGIC = b"PAR1"
+_TRAILER_BYTES = 8
+_LONGEST_SCHEMA_BYTES = 64 * MIB
 
 
 class DamagedFooterError(Exception):
@@ -54,6 +61,40 @@ def promised_rows(data: bytes) -> int:
     walker = _Walker(data, 0)
     walker.walk_file(only_rows=True)
     return walker.row_count
+
+
+def count_rows(file: InputFile) -> int:
+    """The rows that the footer of a Parquet file promises."""
+    with file.path.open("rb") as stored:
+        start, end = find_footer(stored, file)
+        size_bytes = MIB
+        while True:
+            stored.seek(start)
+            data = stored.read(min(size_bytes, end - start))
+            try:
+                return promised_rows(data)
+            except IndexError:
+                if len(data) == end - start or size_bytes > _LONGEST_SCHEMA_BYTES:
+                    raise DamagedFooterError("its footer does not say how many rows") from None
+            size_bytes *= 8
+
+
+def find_footer(stored: BinaryIO, file: InputFile) -> tuple[int, int]:
+    """Where the footer begins and ends; a `DataError` if the file was cut off."""
+    head = stored.read(len(_MAGIC))
+    end = max(0, file.size_bytes - _TRAILER_BYTES)
+    stored.seek(end)
+    trailer = stored.read(_TRAILER_BYTES)
+    footer_bytes = int.from_bytes(trailer[:4], "little")
+    is_whole = head == _MAGIC and trailer[4:] == _MAGIC
+    if not is_whole or footer_bytes > end - len(_MAGIC):
+        raise DataError(
+            f"{file.path} is not a whole Parquet file: it does not "
+            + ("end" if head == _MAGIC else "begin")
+            + " like one",
+            remedy="the file was cut off or is of another kind; fetch or write it again",
+        )
+    return end - footer_bytes, end
 
 
 class _Walker:

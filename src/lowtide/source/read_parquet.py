@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +28,7 @@ from lowtide.source.arrow_arrays import as_numbers
 from lowtide.source.blocks import Piece, ReadSettings
 from lowtide.source.byte_stream import explain_open_errors
 from lowtide.source.columns import check_column, pick_column
-from lowtide.source.find_inputs import InputFile
-from lowtide.source.parquet_footer import DamagedFooterError, footer_memory_bytes, promised_rows
+from lowtide.source.parquet_footer import DamagedFooterError, find_footer, footer_memory_bytes
 from lowtide.source.parquet_pages import (
     DamagedPageError,
     Page,
@@ -42,13 +40,10 @@ from lowtide.source.parts import Part
 from lowtide.source.rows import column_pieces, shared_limit, too_large, too_large_together
 from lowtide.units import KIB, MIB
 
-_MAGIC = b"PAR1"
-_TRAILER_BYTES = 8
 _MOST_ROWS = 16_384
 _MOST_BLOCKS = 4
 """So many blocks a batch of lists may take: below that, fewer rows at a time only cost time."""
 _LISTS_AT_ONCE = 64
-_LONGEST_SCHEMA_BYTES = 64 * MIB
 _SHARING_ROWS = 16
 """A page of so many rows is one that many share."""
 _NUMBER_BYTES = 16
@@ -139,28 +134,12 @@ def explain_damage(path: Path) -> Iterator[None]:
         ) from error
 
 
-def count_rows(file: InputFile) -> int:
-    """The rows that the footer of a Parquet file promises."""
-    with file.path.open("rb") as stored:
-        start, end = _find_footer(stored, file)
-        size_bytes = MIB
-        while True:
-            stored.seek(start)
-            data = stored.read(min(size_bytes, end - start))
-            try:
-                return promised_rows(data)
-            except IndexError:
-                if len(data) == end - start or size_bytes > _LONGEST_SCHEMA_BYTES:
-                    raise DamagedFooterError("its footer does not say how many rows") from None
-            size_bytes *= 8
-
-
 def _check_footer(part: Part, settings: ReadSettings) -> int:
     """Refuse a file that was cut off, or whose footer takes too much; returns the footer's length."""
     limit_bytes = settings.document_limit_bytes
     most_bytes = shared_limit(limit_bytes)
     with part.file.path.open("rb") as stored:
-        start, end = _find_footer(stored, part.file)
+        start, end = find_footer(stored, part.file)
         size_bytes = end - start
         if size_bytes <= most_bytes:
             stored.seek(start)
@@ -169,24 +148,6 @@ def _check_footer(part: Part, settings: ReadSettings) -> int:
     if size_bytes > most_bytes:
         raise too_large_together(f"{part.file.path}: its footer", size_bytes, limit_bytes)
     return end - start
-
-
-def _find_footer(stored: BinaryIO, file: InputFile) -> tuple[int, int]:
-    """Where the footer begins and ends; a `DataError` if the file was cut off."""
-    head = stored.read(len(_MAGIC))
-    end = max(0, file.size_bytes - _TRAILER_BYTES)
-    stored.seek(end)
-    trailer = stored.read(_TRAILER_BYTES)
-    footer_bytes = int.from_bytes(trailer[:4], "little")
-    is_whole = head == _MAGIC and trailer[4:] == _MAGIC
-    if not is_whole or footer_bytes > end - len(_MAGIC):
-        raise DataError(
-            f"{file.path} is not a whole Parquet file: it does not "
-            + ("end" if head == _MAGIC else "begin")
-            + " like one",
-            remedy="the file was cut off or is of another kind; fetch or write it again",
-        )
-    return end - footer_bytes, end
 
 
 def _group_batches(
