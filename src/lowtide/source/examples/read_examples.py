@@ -45,7 +45,8 @@ from lowtide.source.read_parquet import RowBatch, explain_damage, open_parquet, 
 from lowtide.source.rows import NOT_UTF8, too_large
 from lowtide.source.utf8 import is_encodable, is_utf8
 
-_WINDOW_ROWS = 65_536
+_WINDOW_ROWS = 4096
+"""Rows that are measured at once; where some are null, Arrow copies what they hold."""
 _SURROGATE = "a lone surrogate"
 _NOT_PLAIN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BadExampleError)
 
