@@ -18,7 +18,8 @@ Costs:  a few blocks of memory, plus the largest thing that cannot be cut (`docu
     examples/         rows that are conversations, through a template
     separators.py     how documents lie in a text file
     scan_ahead.py     is a long document valid to its end
-    rows.py           columns.py  parquet_pages.py    what the row formats share
+    rows.py           columns.py    what the row formats share
+    arrow_messages.py parquet_footer.py  parquet_pages.py  delta_lengths.py    how much memory a file will take
     byte_stream.py    files, compressed or not, and a window over them
     utf8.py           is it UTF-8, where not
     safe_cuts.py      where a document may be cut

@@ -17,12 +17,20 @@ def as_numbers(values: pa.Array) -> npt.NDArray[np.int64]:
         return np.empty(0, dtype=np.int64)
     kind = np.int64 if pa.types.is_int64(values.type) else np.int32
     part = slice(values.offset, values.offset + len(values))
-    validity, data = values.buffers()
-    numbers = np.frombuffer(data, dtype=kind)[part].astype(np.int64)
-    if values.null_count:
-        bits = np.unpackbits(np.frombuffer(validity, dtype=np.uint8), bitorder="little")
-        numbers[bits[part] == 0] = 0
+    numbers = np.frombuffer(values.buffers()[1], dtype=kind)[part].astype(np.int64)
+    numbers[~valid_rows(values)] = 0
     return numbers
+
+
+def valid_rows(values: pa.Array) -> npt.NDArray[np.bool_]:
+    """Which rows of a column are not null. Looks at no other rows of the buffer that they lie in."""
+    validity = values.buffers()[0]
+    if validity is None or not values.null_count:
+        return np.ones(len(values), dtype=np.bool_)
+    first, stop = values.offset // 8, -(-(values.offset + len(values)) // 8)
+    stored = np.frombuffer(validity, dtype=np.uint8)[first:stop]
+    bits = np.unpackbits(stored, bitorder="little")[values.offset - 8 * first :]
+    return bits[: len(values)].astype(np.bool_)
 
 
 def keep_rows(values: pa.Array, kept: npt.NDArray[np.bool_]) -> pa.Array:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pyarrow as pa
-import pyarrow.parquet as pq
-
 from lowtide.errors import UsageError
+from lowtide.source import parquet_footer, read_arrow
 from lowtide.source.blocks import Cursor
 from lowtide.source.byte_stream import explain_open_errors, open_stream
 from lowtide.source.find_inputs import InputFile, InputKind
@@ -22,7 +20,7 @@ def measure_extent(file: InputFile) -> int:
     """
     if file.kind is InputKind.PARQUET:
         with explain_open_errors(file), explain_damage(file.path):
-            return int(pq.read_metadata(str(file.path)).num_rows)
+            return parquet_footer.count_rows(file)
     if file.kind is InputKind.ARROW:
         return _count_arrow_rows(file)
     if not file.compression:
@@ -58,14 +56,5 @@ def find_tail(inputs: Sequence[InputFile], fraction: float) -> Cursor:
 def _count_arrow_rows(file: InputFile) -> int:
     if not file.size_bytes:
         return 0
-    with (
-        explain_open_errors(file),
-        explain_damage(file.path),
-        pa.memory_map(str(file.path), "r") as source,
-    ):
-        try:
-            reader = pa.ipc.open_file(source)
-        except pa.ArrowInvalid:
-            source.seek(0)
-            return sum(len(batch) for batch in pa.ipc.open_stream(source))
-        return sum(len(reader.get_batch(number)) for number in range(reader.num_record_batches))
+    with explain_open_errors(file), explain_damage(file.path):
+        return read_arrow.count_rows(file.path)

@@ -4,8 +4,9 @@ A page must be held whole to be decoded, and the footer does not say how large i
 The header in front of each page is a Thrift struct in compact encoding; walking from one to the next reads
 a few hundred bytes per page:
 
-    PageHeader  1 type   2 uncompressed size   3 compressed size   5 data page {1 values}
-                7 dictionary page {1 values}   8 data page v2 {1 values}
+    PageHeader  1 type   2 uncompressed size   3 compressed size   5 data page {1 values, 2 encoding}
+                7 dictionary page {1 values}
+                8 data page v2 {1 values, 4 encoding, 5 and 6 bytes of levels, 7 compressed}
 """
 
 from __future__ import annotations
@@ -14,14 +15,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import BinaryIO
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
+from lowtide.source.delta_lengths import DamagedLengthsError, value_lengths
 from lowtide.units import MIB
 
 _FIRST_READ_BYTES = 512
 _HEADER_LIMIT_BYTES = MIB
 _DICTIONARY_PAGE = 2
-_STRUCT_FIELDS = (5, 7, 8)
+_PLAIN_DATA, _DICTIONARY, _DATA_V2 = 5, 7, 8
+_DELTA_LENGTHS, _DELTA_BYTES = 6, 7
+"""Encodings: lengths first and then the values, or only where each differs from the one before."""
+_CODECS = {"LZ4": "lz4_raw"}
+"""Codecs that Arrow names otherwise where it unpacks bytes."""
 
 _BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, 12
 
@@ -41,6 +49,20 @@ class Page:
     data_start: int
     """Where in the file the page's bytes begin, behind its header."""
     stored_bytes: int
+    encoding: int
+    levels_bytes: int | None
+    """Of the levels in front of the values, which are not compressed; None: their lengths stand before them."""
+    is_compressed: bool
+
+    @property
+    def holds_lengths(self) -> bool:
+        """Whether Arrow unpacks a number for every value of the page at once."""
+        return self.encoding in (_DELTA_LENGTHS, _DELTA_BYTES) and not self.is_dictionary
+
+    @property
+    def is_expanded(self) -> bool:
+        """Whether the values are longer than the page that holds them."""
+        return self.encoding == _DELTA_BYTES and not self.is_dictionary
 
 
 def walk_pages(file: BinaryIO, start: int, end: int) -> Iterator[Page]:
@@ -48,15 +70,22 @@ def walk_pages(file: BinaryIO, start: int, end: int) -> Iterator[Page]:
     while start < end:
         fields, header_bytes = _read_header(file, start)
         stored_bytes, size_bytes = fields.get((3,), -1), fields.get((2,), -1)
-        values = [fields[field, 1] for field in _STRUCT_FIELDS if (field, 1) in fields]
-        if stored_bytes < 0 or size_bytes < 0 or not values or values[0] < 0:
+        kinds = [kind for kind in (_PLAIN_DATA, _DICTIONARY, _DATA_V2) if (kind, 1) in fields]
+        if stored_bytes < 0 or size_bytes < 0 or not kinds or fields[kinds[0], 1] < 0:
             raise DamagedPageError(f"no page at byte {start}")
+        is_v2 = kinds[0] == _DATA_V2
+        levels_bytes = fields.get((_DATA_V2, 5), 0) + fields.get((_DATA_V2, 6), 0)
+        if not 0 <= levels_bytes <= min(size_bytes, stored_bytes):
+            raise DamagedPageError(f"the page at byte {start} is smaller than its levels")
         yield Page(
             size_bytes=size_bytes,
-            value_count=values[0],
+            value_count=fields[kinds[0], 1],
             is_dictionary=fields.get((1,)) == _DICTIONARY_PAGE,
             data_start=start + header_bytes,
             stored_bytes=stored_bytes,
+            encoding=fields.get((kinds[0], 4 if is_v2 else 2), 0),
+            levels_bytes=levels_bytes if is_v2 else None,
+            is_compressed=fields.get((_DATA_V2, 7), 1) == 1,
         )
         start += header_bytes + stored_bytes
 
@@ -67,13 +96,10 @@ def longest_entry_bytes(file: BinaryIO, page: Page, compression: str) -> int:
     Rows point into the dictionary, so a page of a few bytes may stand for gigabytes: this times the number
     of rows is what they take at worst. Unpacks the page, and walks its values (`length, bytes, length, …`).
     """
-    file.seek(page.data_start)
-    data = file.read(page.stored_bytes)
-    if compression != "UNCOMPRESSED":
-        try:
-            data = pa.decompress(data, page.size_bytes, codec=compression.lower(), asbytes=True)
-        except (OSError, ValueError, pa.ArrowException):
-            return page.size_bytes  # a codec that is not at hand here: assume the worst
+    try:
+        data = _unpacked(file, page, compression)
+    except (OSError, ValueError, pa.ArrowException):
+        return page.size_bytes  # a codec that is not at hand here: assume the worst
     longest = position = 0
     for _ in range(page.value_count):
         length = int.from_bytes(data[position : position + 4], "little")
@@ -82,6 +108,36 @@ def longest_entry_bytes(file: BinaryIO, page: Page, compression: str) -> int:
             return page.size_bytes
         longest = max(longest, length)
     return longest
+
+
+def expanded_lengths(
+    file: BinaryIO, page: Page, compression: str, *, level_kinds: int
+) -> npt.NDArray[np.int64]:
+    """Bytes of each value of a page in DELTA_BYTE_ARRAY encoding, which is `is_expanded`.
+
+    `level_kinds`: how many kinds of levels, for nulls and for lists, stand before the values.
+    """
+    try:
+        data = _unpacked(file, page, compression)
+        start = 0
+        for _ in range(level_kinds if page.levels_bytes is None else 0):
+            start += 4 + int.from_bytes(data[start : start + 4], "little")
+        return value_lengths(data[start:], page.value_count)
+    except (DamagedLengthsError, OSError, ValueError, pa.ArrowException) as error:
+        problem = f"the page at byte {page.data_start}: {error}"
+        raise DamagedPageError(problem) from error
+
+
+def _unpacked(file: BinaryIO, page: Page, compression: str) -> memoryview:
+    """The page's bytes as they were before compression; of a v2 page, those behind the levels."""
+    levels_bytes = page.levels_bytes or 0
+    file.seek(page.data_start + levels_bytes)
+    data = file.read(page.stored_bytes - levels_bytes)
+    if compression == "UNCOMPRESSED" or not page.is_compressed or not data:
+        return memoryview(data)
+    codec = _CODECS.get(compression, compression.lower())
+    unpacked = pa.decompress(data, page.size_bytes - levels_bytes, codec=codec)
+    return memoryview(unpacked).cast("B")  # Arrow's bytes have signs
 
 
 def _read_header(file: BinaryIO, start: int) -> tuple[dict[tuple[int, ...], int], int]:
@@ -119,6 +175,8 @@ class _Reader:
             field = field + step if step else self._zigzag()
             if kind in _INTEGERS:
                 found[*path, field] = self._zigzag()
+            elif kind in _BOOLEANS:
+                found[*path, field] = int(kind == _BOOLEANS[0])
             elif kind == _STRUCT:
                 found |= self.read_struct((*path, field))
             else:
@@ -132,7 +190,7 @@ class _Reader:
             self._advance(8)
         elif kind == _BINARY:
             self._advance(self._varint())
-        elif kind not in _BOOLEANS:  # lists and maps: page headers hold none
+        else:  # lists and maps: page headers hold none
             raise DamagedPageError(f"a field of kind {kind} in a page header")
 
     def _advance(self, count: int) -> None:

@@ -1,25 +1,33 @@
 """Documents out of Arrow files, as `datasets` writes them (stream format) or in the file format.
 
 The file is mapped, not read: an uncompressed record batch costs no memory of our own, whatever its size,
-and rows are taken out of it a block at a time. Going on in the middle steps over the batches before it
-without reading their rows.
+and rows are taken out of it a block at a time. A compressed one is unpacked whole, once it is known that it
+fits. Going on in the middle steps over the batches before it without reading their rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pyarrow as pa
 
+from lowtide.source.arrow_messages import (
+    Message,
+    MessageStream,
+    allocated_bytes,
+    dictionary_id,
+    is_native,
+    read_messages,
+    schema_bytes,
+)
 from lowtide.source.blocks import Piece, ReadSettings
 from lowtide.source.byte_stream import explain_open_errors
 from lowtide.source.columns import check_column, pick_column, top_level_name
 from lowtide.source.parts import Part
 from lowtide.source.read_parquet import RowBatch, explain_damage
-from lowtide.source.rows import column_pieces
+from lowtide.source.rows import column_pieces, shared_limit, too_large_together
 
-_FILE_MAGIC = b"ARROW1"
-_END_OF_STREAM = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _SLICE_ROWS = 65_536
 
 
@@ -30,59 +38,111 @@ def read_arrow(part: Part, settings: ReadSettings) -> Iterator[Piece]:
         check_column(schema, settings.column, str(part.file.path))
         return [settings.column]
 
-    for batch in read_mapped(part, columns):
+    for batch in read_mapped(part, settings, columns):
         with explain_damage(part.file.path):
             values = checked(pick_column(batch.rows, settings.column))
         yield from _batch_pieces(batch, values, part, settings)
 
 
-def read_mapped(part: Part, columns: Callable[[pa.Schema], Sequence[str]]) -> Iterator[RowBatch]:
+def read_mapped(
+    part: Part, settings: ReadSettings, columns: Callable[[pa.Schema], Sequence[str]]
+) -> Iterator[RowBatch]:
     """The record batches that hold rows of the part, with the columns that are picked from the schema."""
     path = part.file.path
     if not part.file.size_bytes:
         return  # nothing can be mapped, and nothing is there
     with explain_open_errors(part.file), pa.memory_map(str(path), "r") as source:
+        with explain_damage(path):
+            reader = _Reader(source.read_buffer(), part, settings, columns)
         row = 0
-        batches = _batches(source, columns)
-        while True:
+        while part.end is None or row < part.end:
             with explain_damage(path):
-                batch = next(batches, None)
-            if batch is None or (part.end is not None and row >= part.end):
+                message = reader.next_records()
+            if message is None:
                 return
-            if row + len(batch) > part.position:
-                done_bytes = min(source.tell(), part.file.size_bytes)
-                yield RowBatch(rows=batch, first_row=row, done_bytes=done_bytes)
-            row += len(batch)
+            if row + message.row_count > part.position:
+                with explain_damage(path):
+                    rows = reader.read(message)
+                yield RowBatch(rows=rows, first_row=row, done_bytes=message.end)
+            row += message.row_count
 
 
-def _batches(
-    source: pa.MemoryMappedFile, columns: Callable[[pa.Schema], Sequence[str]]
-) -> Iterator[pa.RecordBatch]:
-    """Record batches with some columns; they point into the mapped file."""
-    schema = _open(source, pa.ipc.IpcReadOptions()).schema
-    names = {top_level_name(schema, column) for column in columns(schema)}
-    fields = sorted(schema.get_field_index(name) for name in names)
-    reader = _open(source, pa.ipc.IpcReadOptions(included_fields=fields, use_threads=False))
-    if isinstance(reader, pa.RecordBatchFileReader):
-        for number in range(reader.num_record_batches):
-            yield reader.get_batch(number)
-    else:
-        yield from reader
+def count_rows(path: Path) -> int:
+    """Rows of an Arrow file, from the metadata of its record batches."""
+    with pa.memory_map(str(path), "r") as source:
+        messages = read_messages(memoryview(source.read_buffer()))
+        return sum(message.row_count for message in messages if message.is_records)
 
 
-def _open(
-    source: pa.MemoryMappedFile, options: pa.ipc.IpcReadOptions
-) -> pa.RecordBatchFileReader | pa.RecordBatchStreamReader:
-    source.seek(0)
-    is_file = source.read(len(_FILE_MAGIC)) == _FILE_MAGIC
-    source.seek(0)
-    if is_file:
-        return pa.ipc.open_file(source, options=options)
-    source.seek(max(0, source.size() - len(_END_OF_STREAM)))
-    if source.read(len(_END_OF_STREAM)) != _END_OF_STREAM:
-        raise pa.ArrowInvalid("the stream breaks off: it has no end mark")
-    source.seek(0)
-    return pa.ipc.open_stream(source, options=options)
+class _Reader:
+    """Record batches with some columns; they point into the mapped file unless they are compressed.
+
+    Nothing is handed to Arrow before it is known what that takes.
+    """
+
+    def __init__(
+        self,
+        data: pa.Buffer,
+        part: Part,
+        settings: ReadSettings,
+        columns: Callable[[pa.Schema], Sequence[str]],
+    ) -> None:
+        self._data = memoryview(data)
+        self._name = str(part.file.path)
+        self._limit_bytes = settings.document_limit_bytes
+        self._messages = read_messages(self._data)
+        self._stream = MessageStream(data)
+        first = next(self._messages, None)
+        if first is None or not first.is_schema:
+            raise pa.ArrowInvalid("no schema at its start")
+        self._check("the schema", schema_bytes(first, shared_limit(self._limit_bytes)))
+        self._is_native = is_native(first)
+        self._schema = pa.ipc.read_schema(data.slice(first.start, first.end - first.start))
+        names = {top_level_name(self._schema, column) for column in columns(self._schema)}
+        self._fields = sorted(self._schema.get_field_index(name) for name in names)
+        self._stream.add(first)
+        options = pa.ipc.IpcReadOptions(included_fields=self._fields, use_threads=False)
+        self._batches = pa.ipc.open_stream(pa.PythonFile(self._stream, mode="r"), options=options)
+        self._dictionary_bytes: dict[int, int] = {}
+
+    def next_records(self) -> Message | None:
+        """The next record batch, as a message; dictionaries before it are handed to Arrow."""
+        for message in self._messages:
+            if message.is_records:
+                return message
+            if message.is_dictionary:
+                self._add_dictionary(message)
+        return None
+
+    def read(self, message: Message) -> pa.RecordBatch:
+        """The rows of a record batch. Batches may be left out, never taken in another order."""
+        held_bytes = sum(self._dictionary_bytes.values())
+        self._check("a record batch", held_bytes + self._allocated_bytes(message))
+        self._stream.add(message)
+        batch = self._batches.read_next_batch()
+        if len(batch) != message.row_count:
+            raise pa.ArrowInvalid("a record batch holds other rows than its message says")
+        return batch
+
+    def _add_dictionary(self, message: Message) -> None:
+        number, is_more = dictionary_id(message)
+        size_bytes = self._allocated_bytes(message)
+        if is_more:  # joined with what there is, in memory, even if neither is compressed
+            size_bytes = self._dictionary_bytes.get(number, 0) + 2 * max(
+                size_bytes, message.end - message.body_start
+            )
+        self._dictionary_bytes[number] = size_bytes
+        self._check("a dictionary", sum(self._dictionary_bytes.values()))
+        self._stream.add(message)
+
+    def _allocated_bytes(self, message: Message) -> int:
+        return allocated_bytes(
+            self._data, message, self._schema, self._fields, is_native=self._is_native
+        )
+
+    def _check(self, what: str, size_bytes: int) -> None:
+        if size_bytes > shared_limit(self._limit_bytes):
+            raise too_large_together(f"{self._name}: {what}", size_bytes, self._limit_bytes)
 
 
 def _batch_pieces(

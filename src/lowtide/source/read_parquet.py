@@ -5,7 +5,9 @@ then it holds one page and one batch. So before a row group is read, its pages a
 larger than the document limit, and a batch has as many rows as fit a block where the rows are densest.
 Rows that are lists are counted out first by the smallest column, so that no batch of long ones is too large.
 Where a page refers to a dictionary, each row may be its longest value, and the batch is made so small that
-even that would fit. Going on inside a row group decodes it again from its start.
+even that would fit; where values are stored as differences (DELTA_BYTE_ARRAY), what counts is how long they
+are once expanded, which Arrow does for one batch at a time. Going on inside a row group decodes it again
+from its start.
 """
 
 from __future__ import annotations
@@ -26,19 +28,26 @@ from lowtide.source.arrow_arrays import as_numbers
 from lowtide.source.blocks import Piece, ReadSettings
 from lowtide.source.byte_stream import explain_open_errors
 from lowtide.source.columns import check_column, pick_column
-from lowtide.source.parquet_pages import DamagedPageError, longest_entry_bytes, walk_pages
+from lowtide.source.parquet_footer import DamagedFooterError, find_footer, footer_memory_bytes
+from lowtide.source.parquet_pages import (
+    DamagedPageError,
+    Page,
+    expanded_lengths,
+    longest_entry_bytes,
+    walk_pages,
+)
 from lowtide.source.parts import Part
-from lowtide.source.rows import column_pieces, too_large
+from lowtide.source.rows import column_pieces, shared_limit, too_large, too_large_together
 from lowtide.units import KIB, MIB
 
-_MAGIC = b"PAR1"
-_TRAILER_BYTES = 8
 _MOST_ROWS = 16_384
 _MOST_BLOCKS = 4
 """So many blocks a batch of lists may take: below that, fewer rows at a time only cost time."""
 _LISTS_AT_ONCE = 64
 _SHARING_ROWS = 16
-"""A page of so many rows is held twice at most (stored and unpacked); one huge value five times."""
+"""A page of so many rows is one that many share."""
+_NUMBER_BYTES = 16
+"""What Arrow holds for each entry of a dictionary, and for each value of a page that begins with lengths."""
 _LEAST_BUFFER_BYTES, _MOST_BUFFER_BYTES = 64 * KIB, MIB
 
 
@@ -73,12 +82,14 @@ def open_parquet(part: Part, settings: ReadSettings) -> Iterator[pq.ParquetFile]
     """The file, once its footer is known to be whole, with the buffer that bounds what reading it holds."""
     path = part.file.path
     with explain_open_errors(part.file):
-        _check_footer(part, settings)
+        footer_bytes = _check_footer(part, settings)
     with explain_damage(path):
         file = pq.ParquetFile(
             str(path),
             memory_map=False,
             pre_buffer=False,
+            # Arrow makes room for as many items as a list claims; none has more than there are bytes.
+            thrift_container_size_limit=max(1, footer_bytes),
             buffer_size=min(max(settings.block_bytes, _LEAST_BUFFER_BYTES), _MOST_BUFFER_BYTES),
         )
     with file:
@@ -109,33 +120,34 @@ def explain_damage(path: Path) -> Iterator[None]:
             f"{path} asks for more memory than there is: {error}",
             remedy="pass a larger `--memory`; if the file is small, it is damaged",
         ) from error
-    except (OSError, pa.ArrowException, DamagedPageError, ValueError, OverflowError) as error:
+    except (
+        OSError,
+        pa.ArrowException,
+        DamagedPageError,
+        DamagedFooterError,
+        ValueError,
+        OverflowError,
+    ) as error:
         raise DataError(
             f"{path} is damaged or not what its name says: {error}",
             remedy="fetch or write the file again, or leave it out",
         ) from error
 
 
-def _check_footer(part: Part, settings: ReadSettings) -> None:
-    """Refuse a file that was cut off, or whose footer alone is too large."""
-    size_bytes = part.file.size_bytes
-    with part.file.path.open("rb") as file:
-        head = file.read(len(_MAGIC))
-        file.seek(max(0, size_bytes - _TRAILER_BYTES))
-        trailer = file.read(_TRAILER_BYTES)
-    footer_bytes = int.from_bytes(trailer[:4], "little")
-    is_whole = head == _MAGIC and trailer[4:] == _MAGIC
-    if not is_whole or footer_bytes > size_bytes - _TRAILER_BYTES - len(_MAGIC):
-        raise DataError(
-            f"{part.file.path} is not a whole Parquet file: it does not "
-            + ("end" if head == _MAGIC else "begin")
-            + " like one",
-            remedy="the file was cut off or is of another kind; fetch or write it again",
-        )
-    if footer_bytes > settings.document_limit_bytes:
-        raise too_large(
-            f"{part.file.path}: its footer", footer_bytes, settings.document_limit_bytes
-        )
+def _check_footer(part: Part, settings: ReadSettings) -> int:
+    """Refuse a file that was cut off, or whose footer takes too much; returns the footer's length."""
+    limit_bytes = settings.document_limit_bytes
+    most_bytes = shared_limit(limit_bytes)
+    with part.file.path.open("rb") as stored:
+        start, end = find_footer(stored, part.file)
+        size_bytes = end - start
+        if size_bytes <= most_bytes:
+            stored.seek(start)
+            with explain_damage(part.file.path):
+                size_bytes = footer_memory_bytes(stored.read(end - start), most_bytes)
+    if size_bytes > most_bytes:
+        raise too_large_together(f"{part.file.path}: its footer", size_bytes, limit_bytes)
+    return end - start
 
 
 def _group_batches(
@@ -266,23 +278,32 @@ class _Leaf:
 def _measure_leaf(
     file: pq.ParquetFile, group: int, part: Part, settings: ReadSettings, leaf: str
 ) -> _Leaf:
-    """What a walk over the column's pages finds; a page that is too large is an error."""
+    """What a walk over the column's pages finds; a page or a value that is too large is an error."""
     limit_bytes = settings.document_limit_bytes
-    value_bytes = longest_bytes = value_count = size_bytes = 0
+    value_bytes = value_count = size_bytes = 0
     chunk = _find_chunk(file, group, leaf)
+    longest_bytes = chunk.fixed_bytes
+    name = f"{part.file.path}: a page of row group {group}, at rows of {leaf!r},"
     with part.file.path.open("rb") as stored:
         for page in walk_pages(stored, chunk.start, chunk.end):
-            size_bytes += page.size_bytes
-            shared = page.value_count >= _SHARING_ROWS
-            if page.size_bytes > (limit_bytes * 5 // 2 if shared else limit_bytes):
-                name = f"{part.file.path}: a page of row group {group}, at rows of {leaf!r},"
-                raise too_large(name, page.size_bytes, limit_bytes)
-            if page.is_dictionary and chunk.is_text:
-                found = longest_entry_bytes(stored, page, chunk.compression)
-                longest_bytes = max(longest_bytes, found)
-            elif page.value_count and not page.is_dictionary:
+            _check_page(page, name, limit_bytes)
+            page_bytes = page.size_bytes
+            if page.is_dictionary:
+                if chunk.is_text:
+                    found = longest_entry_bytes(stored, page, chunk.compression)
+                    longest_bytes = max(longest_bytes, found)
+            elif page.value_count:
+                if chunk.is_text and page.is_expanded:
+                    lengths = expanded_lengths(
+                        stored, page, chunk.compression, level_kinds=chunk.level_kinds
+                    )
+                    page_bytes = int(lengths.sum())
+                    longest_bytes = max(longest_bytes, int(lengths.max(initial=0)))
                 value_count += page.value_count
-                value_bytes = max(value_bytes, page.size_bytes // page.value_count + 1)
+                value_bytes = max(value_bytes, page_bytes // page.value_count + 1)
+            size_bytes += page_bytes
+    if longest_bytes > limit_bytes:
+        raise too_large(f"{part.file.path}: a value of {leaf!r}", longest_bytes, limit_bytes)
     if not chunk.is_list:
         _check_rows(part, group, value_count, file.metadata.row_group(group).num_rows)
     return _Leaf(
@@ -295,6 +316,16 @@ def _measure_leaf(
     )
 
 
+def _check_page(page: Page, name: str, limit_bytes: int) -> None:
+    """Refuse a page that takes too much once it is unpacked, with the numbers Arrow makes of it."""
+    if page.value_count < _SHARING_ROWS and page.size_bytes > limit_bytes:
+        raise too_large(name, page.size_bytes, limit_bytes)
+    has_numbers = page.is_dictionary or page.holds_lengths
+    page_bytes = page.size_bytes + (_NUMBER_BYTES * page.value_count if has_numbers else 0)
+    if page_bytes > shared_limit(limit_bytes):
+        raise too_large_together(name, page_bytes, limit_bytes)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _ColumnChunk:
     """Where the pages of a column lie in a row group."""
@@ -303,6 +334,10 @@ class _ColumnChunk:
     end: int
     compression: str
     is_text: bool
+    fixed_bytes: int
+    """Of each value, where all are of one length; else 0."""
+    level_kinds: int
+    """How many kinds of levels stand before the values of a page: for nulls, for lists."""
     is_list: bool
 
 
@@ -311,6 +346,8 @@ def _find_chunk(file: pq.ParquetFile, group: int, leaf: str) -> _ColumnChunk:
     for index in range(chunks.num_columns):
         chunk = chunks.column(index)
         if chunk.path_in_schema == leaf:
+            column = file.schema.column(index)
+            levels = (column.max_definition_level, column.max_repetition_level)
             start = chunk.data_page_offset
             if chunk.has_dictionary_page and chunk.dictionary_page_offset:
                 start = min(start, chunk.dictionary_page_offset)
@@ -319,6 +356,8 @@ def _find_chunk(file: pq.ParquetFile, group: int, leaf: str) -> _ColumnChunk:
                 end=start + chunk.total_compressed_size,
                 compression=str(chunk.compression),
                 is_text=chunk.physical_type == "BYTE_ARRAY",
-                is_list=file.schema.column(index).max_repetition_level > 0,
+                fixed_bytes=max(0, column.length or 0),
+                level_kinds=sum(level > 0 for level in levels),
+                is_list=column.max_repetition_level > 0,
             )
     raise DamagedPageError(f"row group {group} has no column {leaf!r}")

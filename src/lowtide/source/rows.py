@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from lowtide.errors import DataError
-from lowtide.source.arrow_arrays import as_numbers, keep_rows, repeat_value
+from lowtide.source.arrow_arrays import as_numbers, keep_rows, repeat_value, valid_rows
 from lowtide.source.blocks import (
     FIRST_PIECE_BYTES,
     LISTED_BAD_ROWS,
@@ -83,9 +83,30 @@ def too_large(name: str, size_bytes: int, limit_bytes: int) -> DataError:
     return DataError(
         f"{name} takes {format_bytes(size_bytes)}, more than the {format_bytes(limit_bytes)} "
         "there is for one piece",
-        remedy="pass a larger `--memory`, by about "
-        f"{round_up_to_mib(_BUDGET_PER_PIECE * (size_bytes - limit_bytes))} or more",
+        remedy=_ask_for(_BUDGET_PER_PIECE * (size_bytes - limit_bytes)),
     )
+
+
+def shared_limit(limit_bytes: int) -> int:
+    """The most for what many rows share (a page, a record batch): it is held twice, one huge row five times."""
+    return limit_bytes * 5 // 2
+
+
+def too_large_together(name: str, size_bytes: int, limit_bytes: int) -> DataError:
+    """The error for something that many rows share, larger than the shared limit of `limit_bytes`."""
+    room_bytes = shared_limit(limit_bytes)
+    more_bytes = _BUDGET_PER_PIECE * (size_bytes - room_bytes) * 2 // 5
+    return DataError(
+        f"{name} takes {format_bytes(size_bytes)} or more in memory, and there are "
+        f"{format_bytes(room_bytes)} for it",
+        remedy=_ask_for(more_bytes),
+    )
+
+
+def _ask_for(more_bytes: int) -> str:
+    """A remedy. More workers would take what is added: they share a budget with the reader."""
+    more = round_up_to_mib(more_bytes)
+    return f"pass `--workers 1` and a larger `--memory`, by about {more} or more"
 
 
 def column_pieces(
@@ -98,7 +119,7 @@ def column_pieces(
     done_bytes: int,
 ) -> Iterator[Piece]:
     """Pieces of a column of strings, binaries, or a dictionary of such. `within` belongs to the first row."""
-    lengths = _lengths(values)
+    lengths = text_lengths(values)
     ends = np.cumsum(lengths + len(settings.delimiter))
     start = 0
     while start < len(values):
@@ -114,14 +135,26 @@ def column_pieces(
         start = stop
 
 
-def _lengths(values: pa.Array) -> npt.NDArray[np.int64]:
-    """Bytes of each row, 0 for a null. A dictionary is measured without writing its values out."""
+def text_lengths(values: pa.Array) -> npt.NDArray[np.int64]:
+    """Bytes of each row, 0 for a null. The values of a dictionary or of views are not written out."""
     if pa.types.is_dictionary(values.type):
-        of_entries = pc.binary_length(_as_binary(values.dictionary))
-        lengths = of_entries.take(values.indices)
-    else:
-        lengths = pc.binary_length(_as_binary(values))
-    return as_numbers(lengths)
+        of_entries = text_lengths(values.dictionary)
+        stored = [None, pa.py_buffer(of_entries)]
+        lengths = pa.Array.from_buffers(pa.int64(), len(of_entries), stored)
+        return as_numbers(lengths.take(values.indices))
+    if pa.types.is_string_view(values.type) or pa.types.is_binary_view(values.type):
+        return _view_lengths(values)
+    return as_numbers(pc.binary_length(_as_binary(values)))
+
+
+def _view_lengths(values: pa.Array) -> npt.NDArray[np.int64]:
+    """A view is 16 bytes of which the first four are its length; the text itself may lie anywhere."""
+    if not len(values):
+        return np.empty(0, dtype=np.int64)
+    views = np.frombuffer(values.buffers()[1], dtype=np.int32).reshape(-1, 4)
+    lengths = views[values.offset : values.offset + len(values), 0].astype(np.int64)
+    lengths[~valid_rows(values)] = 0
+    return lengths
 
 
 def _as_binary(values: pa.Array) -> pa.Array:
@@ -171,7 +204,7 @@ def _short_rows(
     """Rows that fit a block together, joined without an object for each; damaged ones are looked at singly."""
     after = part.cursor(first_row + len(rows))
     if rows.null_count == 0:
-        filled = keep_rows(rows, _lengths(rows) > 0)
+        filled = keep_rows(rows, text_lengths(rows) > 0)
         text = _join(filled, settings.delimiter)
         if is_utf8(text):
             return Piece(
@@ -192,7 +225,7 @@ def _join(rows: pa.Array, delimiter: bytes) -> bytes:
     joined = pc.binary_join_element_wise(
         rows, nothing, repeat_value(delimiter, len(rows), rows.type)
     )
-    size_bytes = int(_lengths(rows).sum()) + len(rows) * len(delimiter)
+    size_bytes = int(text_lengths(rows).sum()) + len(rows) * len(delimiter)
     return cast("bytes", joined.buffers()[2].slice(0, size_bytes).to_pybytes())
 
 

@@ -50,12 +50,14 @@ def sample_inputs(
     """
     total = sum(file.size_bytes for file in inputs)
     if total <= count * settings.block_bytes and not any(file.compression for file in inputs):
-        return _read_whole(inputs, settings)
+        samples = _read_whole(inputs, settings, most_blocks=2 * count)
+        if samples is not None:
+            return samples
     offsets: defaultdict[int, list[int]] = defaultdict(list)
     for number in range(count):
         index, offset = _locate(inputs, total * number // count)
         offsets[index].append(offset)
-    samples: list[SampledText] = []
+    samples = []
     for index, places in offsets.items():
         if inputs[index].compression:
             samples += _read_front(inputs[index], settings, len(places))
@@ -66,14 +68,20 @@ def sample_inputs(
     return samples
 
 
-def _read_whole(inputs: Sequence[InputFile], settings: ReadSettings) -> list[SampledText]:
+def _read_whole(
+    inputs: Sequence[InputFile], settings: ReadSettings, *, most_blocks: int
+) -> list[SampledText] | None:
+    """All blocks of the inputs; None if there are more: a few stored bytes may stand for gigabytes of rows."""
     samples = []
-    before = 0
+    before = text_bytes = 0
     started = time.perf_counter()
     for block in read_blocks(inputs, settings, start=Cursor(file=0, position=0)):
         seconds = time.perf_counter() - started
         samples.append(_sampled((block,), block.input_done_bytes - before, seconds))
         before = block.input_done_bytes
+        text_bytes += block.text_bytes
+        if text_bytes > most_blocks * settings.block_bytes:
+            return None
         started = time.perf_counter()
     return samples
 

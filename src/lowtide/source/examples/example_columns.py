@@ -20,6 +20,7 @@ from lowtide.source.columns import find_type, is_text
 from lowtide.source.examples.settings import COLUMNS, ExampleReading
 from lowtide.source.examples.turns import Turn
 from lowtide.source.read_arrow import checked
+from lowtide.source.rows import text_lengths
 
 _FIXED_BYTES = 8
 """What a value that is no text counts for."""
@@ -58,10 +59,10 @@ def row_bytes(values: pa.Array) -> npt.NDArray[np.int64]:
     """How many bytes each row takes as text, about; what a dictionary stands for is counted in full."""
     values = _plain_list(values)
     kind = values.type
+    if is_text(kind):
+        return text_lengths(values)
     if pa.types.is_dictionary(kind):
         return row_bytes(values.dictionary)[as_numbers(_wide(values.indices))]
-    if is_text(kind):
-        return as_numbers(pc.binary_length(_as_binary(values)))
     if _is_list(kind):
         ends = np.concatenate(([0], np.cumsum(row_bytes(values.flatten()) + _FIXED_BYTES)))
         borders = _borders(values)

@@ -45,7 +45,8 @@ from lowtide.source.read_parquet import RowBatch, explain_damage, open_parquet, 
 from lowtide.source.rows import NOT_UTF8, too_large
 from lowtide.source.utf8 import is_encodable, is_utf8
 
-_WINDOW_ROWS = 65_536
+_WINDOW_ROWS = 4096
+"""Rows that are measured at once; where some are null, Arrow copies what they hold."""
 _SURROGATE = "a lone surrogate"
 _NOT_PLAIN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BadExampleError)
 
@@ -156,7 +157,7 @@ def read_arrow_rows(part: Part, settings: ReadSettings, reading: ExampleReading)
         columns[:] = needed_columns(schema, reading, str(part.file.path))
         return columns
 
-    for batch in read_mapped(part, pick):
+    for batch in read_mapped(part, settings, pick):
         with explain_damage(part.file.path):
             arrays = {column: pick_column(batch.rows, column) for column in columns}
             for array in arrays.values():
