@@ -194,6 +194,6 @@ def convert_sealed(path: Path, kind: type[_T]) -> _T:
         return msgspec.convert(read_sealed(path), kind)
     except msgspec.ValidationError as cause:
         raise VerificationError(
-            f"{path} was written by another version of lowtide ({cause})",
+            f"{path} does not hold what it should, or was written by another version of lowtide ({cause})",
             remedy="pass `--restart` to begin again",
         ) from cause
