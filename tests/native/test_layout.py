@@ -65,10 +65,19 @@ DRIFTS = {
     "an answer of another width": ("uint64_t, int *)", "uint64_t, uint64_t *)"),
     "another result": ("int, lt_table_sort", "void, lt_table_sort"),
     "a function is gone": ("FUNCTION(int, lt_runs_damaged, const RunMerger *)", ""),
-    "a function is new": ("FUNCTION(void, lt_table_free", "FUNCTION(int, lt_new, int) FUNCTION(void, lt_table_free"),
-    "a function at the end": ("int64_t *, uint64_t *)\n", "int64_t *, uint64_t *) FUNCTION(int, lt_new, int)\n"),
-    "a struct for another": ("const CountSettings *, const uint8_t *", "const MergerSettings *, const uint8_t *"),
-}  # fmt: skip
+    "a function is new": (
+        "FUNCTION(void, lt_table_free",
+        "FUNCTION(int, lt_new, int) FUNCTION(void, lt_table_free",
+    ),
+    "a function at the end": (
+        "int64_t *, uint64_t *)\n",
+        "int64_t *, uint64_t *) FUNCTION(int, lt_new, int)\n",
+    ),
+    "a struct for another": (
+        "const CountSettings *, const uint8_t *",
+        "const MergerSettings *, const uint8_t *",
+    ),
+}
 
 
 @pytest.mark.parametrize("drift", DRIFTS)
