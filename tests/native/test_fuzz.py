@@ -82,9 +82,13 @@ MISTAKES = {
     "merge": ("run.h", "run->length > run->size - run->at || ", ""),
     "learn": ("lay_words.c", " || run.length >= ends[class] - next[class]", ""),
     "pack": ("best_fit.c", "words = room / 64 + 1", "words = room / 64 + 2"),
-    "map": ("map_files.c", "(const void *)source, (size_t)bytes[at]", "(const void *)source, (size_t)bytes[at] + 1"),
+    "map": (
+        "map_files.c",
+        "(const void *)source, (size_t)bytes[at]",
+        "(const void *)source, (size_t)bytes[at] + 1",
+    ),
     "merge, undefined": ("run.h", "shift < 64 &&", "shift < 128 &&"),
-}  # fmt: skip
+}
 
 
 @pytest.mark.parametrize("name", MISTAKES)
