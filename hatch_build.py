@@ -18,6 +18,7 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 _FOLDER = Path("src/lowtide/native")
 _FLAGS = ["-O3", "-std=c11", "-fPIC", "-shared", "-fvisibility=default", "-Wall", "-Wextra"]
+_FLAGS += ["-Werror=missing-prototypes"]  # what is not in layout.h is not compared at load
 _SUFFIXES = {"win32": ".dll", "darwin": ".dylib"}
 
 

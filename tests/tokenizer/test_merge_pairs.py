@@ -33,7 +33,7 @@ from lowtide.tokenizer.merge_pairs import (
 )
 from lowtide.tokenizer.merge_room import MergeAllowances, spend_on_merges
 from lowtide.tokenizer.reference_train import Step, Ties, merge_pair, train_reference
-from lowtide.tokenizer.word_runs import encode_run
+from lowtide.tokenizer.word_runs import encode_run, map_run
 from lowtide.units import MIB
 from tests.tokenizer.test_word_runs import DAMAGED, flip_every_bit, largest_file, linux_only
 from tests.tokenizer.training_corpora import (
@@ -430,6 +430,40 @@ def test_no_bit_that_flips_makes_learning_crash(tmp_path: Path) -> None:
         ) as learner:
             counts = [count for steps in learner.learn(9) for count in steps["count"].tolist()]
         assert counts == sorted(counts, reverse=True)
+
+
+COUNTED = encode_run({b"abab": 300, b"abc": 1, b"zz": 5})
+NO_PAIRS = b"\1\xac\2a" * 4
+CHANGED_SINCE = {
+    "a longer word": (COUNTED, encode_run({b"ababab": 300, b"q": 1, b"zz": 5})),
+    "a word for three": (COUNTED, encode_run({b"ab" * 5: 300, b"q": 1})),
+    "a count that none had": (COUNTED, COUNTED.replace(b"\xac\x02", b"\xad\x02")),
+    "counts changed places": (COUNTED, encode_run({b"abab": 1, b"abc": 300, b"zz": 5})),
+    "a byte that no word had": (COUNTED, COUNTED.replace(b"zz", b"zy")),
+    "one word less": (COUNTED, encode_run({b"abab": 300, b"abc": 1, b"q": 300})),
+    "no words": (COUNTED, NO_PAIRS),
+    "there were none": (NO_PAIRS, COUNTED),
+    "a length beyond the end": (COUNTED, b"\xff\xff\x7f" + COUNTED[3:]),
+}
+
+
+@pytest.mark.parametrize("change", CHANGED_SINCE)
+@pytest.mark.parametrize("bits", [8, 16, 32])
+def test_words_that_change_after_they_were_counted_are_refused(
+    tmp_path: Path, change: str, bits: int
+) -> None:
+    """The file is mapped: what was counted need not be what is read the second time."""
+    path, (counted, changed) = tmp_path / "words.run", CHANGED_SINCE[change]
+    assert len(counted) == len(changed)
+    path.write_bytes(counted)
+    wanted = MergeSettings(most_merges=9)
+    with map_run(path) as words, spending(Spending(bits=bits)):
+        classes = read_classes(words)
+        with path.open("r+b") as file:
+            file.write(changed)
+        with pytest.raises(VerificationError) as caught:
+            MergeLearner(words, classes, wanted, allowance_bytes=ORDINARY_BYTES, folder=tmp_path)
+    assert "--restart" in caught.value.remedy
 
 
 # ── Allowances ──────────────────────────────────────────────────────────────────────────────────────────

@@ -8,17 +8,30 @@ Costs: 80 KB, loaded at the first use.
     map_files                                             pieces out of mapped files, without SIGBUS
     file_stamps                                           which files are still the same
     best_fit                                              lengths packed into rows
+    layout                                                what Python sees of all this, as one table
 
 C, because neither numpy nor a library that others keep does these fast enough in bounded memory;
 ARCHITECTURE.md has the figures. It is loaded with ctypes, which lets go of the interpreter's
-lock during every call: threads work side by side.
+lock during every call: threads work side by side. ctypes believes whatever types it is given; so the
+types below are compared with the library's own table of them before its first use.
 """
 
 from __future__ import annotations
 
 import ctypes
 import sys
-from ctypes import POINTER, Structure, c_int, c_int32, c_int64, c_uint32, c_uint64, c_void_p
+from collections.abc import Iterator
+from ctypes import (
+    POINTER,
+    Structure,
+    c_char_p,
+    c_int,
+    c_int32,
+    c_int64,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from functools import lru_cache
 from pathlib import Path
 
@@ -60,6 +73,19 @@ class MergerSettings(Structure):
     )
 
 
+class Step(Structure):
+    """One merge."""
+
+    _fields_ = (
+        ("left", c_uint32),
+        ("right", c_uint32),
+        ("count", c_int64),
+        ("joined", c_int64),
+        ("whole", c_int64),
+    )
+
+
+_STRUCTS = (Marks, CountSettings, MergerSettings, Step)
 _U64_OUT = POINTER(c_uint64)
 _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "lt_split_words": (
@@ -88,7 +114,10 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "lt_classes_list": (None, [c_void_p, c_void_p, c_void_p, c_void_p, c_void_p]),
     "lt_lay_words": (
         c_int,
-        [c_void_p, c_uint64, c_void_p, c_void_p, c_uint64, c_void_p, c_void_p, c_int32],
+        [
+            *(c_void_p, c_uint64, c_void_p, c_void_p, c_void_p),
+            *(c_uint64, c_void_p, c_void_p, c_int32),
+        ],
     ),
     "lt_merger_new": (c_void_p, [POINTER(MergerSettings)]),
     "lt_merger_free": (None, [c_void_p]),
@@ -116,9 +145,27 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
 }
 
 
+class _Row(Structure):
+    """One row of the library's table `lt_layout`; see layout.c."""
+
+    _fields_ = (("name", c_char_p), ("type", c_char_p), ("number", c_uint64))
+
+
+_TYPES = {
+    None: "void",
+    c_void_p: "*",
+    ctypes.c_size_t: "u64",
+    c_int32: "i32",
+    c_uint32: "u32",
+    c_int64: "i64",
+    c_uint64: "u64",
+}
+
+
 @lru_cache(maxsize=1)
 def load_native() -> ctypes.CDLL:
-    """The library, with every function's types declared. A UsageError where it was never built."""
+    """The library, with every function's types declared. A UsageError where it was never built, or from
+    other sources than these."""
     path = Path(__file__).with_name(_NAME + _SUFFIXES.get(sys.platform, ".so"))
     try:
         library = ctypes.CDLL(str(path))
@@ -127,7 +174,54 @@ def load_native() -> ctypes.CDLL:
             f"the compiled part of lowtide is missing or does not fit this machine ({cause})",
             remedy="install lowtide with pip (in a checkout: `pip install -e .`), which builds it",
         ) from cause
+    check_layout(library)
     for name, (result, arguments) in _SIGNATURES.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
     return library
+
+
+def check_layout(library: ctypes.CDLL) -> None:
+    """Refuse a library whose structs or functions are not those declared here: calls would corrupt memory."""
+    ours = list(_rows_of_python())
+    try:
+        table = (_Row * (len(ours) + 1)).in_dll(library, "lt_layout")
+    except ValueError:
+        raise _other_build("it has no table of its functions") from None
+    owner = ""
+    for row, (name, kind, number) in zip(table, ours, strict=False):
+        found = (row.name or b"").decode(), (row.type or b"").decode(), row.number
+        if kind == "struct" or name.startswith("lt_"):
+            owner = name
+        same_type = found[1] == kind or (kind == "*" and found[1].endswith("*"))
+        if not (found[0] == name and same_type and found[2] == number):
+            raise _other_build(f"{owner}: {(name, kind, number)} here, {found} there")
+    if table[len(ours)].type is not None:
+        raise _other_build(f"it has more: {table[len(ours)].name.decode()}")
+
+
+def _rows_of_python() -> Iterator[tuple[str, str, int]]:
+    """What `lt_layout` should hold: a struct's size and fields, a function's result and arguments."""
+    for struct in _STRUCTS:
+        yield struct.__name__, "struct", ctypes.sizeof(struct)
+        for name, kind in struct._fields_:
+            yield name, _type_name(kind), getattr(struct, name).offset
+    for name, (result, arguments) in _SIGNATURES.items():
+        yield name, _type_name(result), 0
+        for argument in arguments:
+            yield "", _type_name(argument), 0
+
+
+def _type_name(kind: type | None) -> str:
+    if kind in _TYPES:
+        return _TYPES[kind]
+    target: type | None = getattr(kind, "_type_", None)
+    return f"{_type_name(target)}*" if target else str(getattr(kind, "__name__", kind))
+
+
+def _other_build(difference: str) -> UsageError:
+    return UsageError(
+        f"the compiled part of lowtide was built from other sources than its Python part ({difference})",
+        remedy="install lowtide again with `pip install --force-reinstall --no-deps lowtide` "
+        "(in a checkout: `pip install -e .`), which builds it",
+    )

@@ -11,6 +11,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "layout.h"
+
 static int64_t next_open(const uint64_t *open, int64_t from, int64_t words) {
     int64_t word = from >> 6;
     uint64_t bits = word < words ? open[word] & (~UINT64_C(0) << (from & 63)) : 0;

@@ -5,20 +5,9 @@
 
 #include <string.h>
 
+#include "layout.h"
 #include "split_words.h"
 #include "word_table.h"
-
-typedef struct {
-    const uint8_t *bytes; /* all marks, one behind the other, longer ones first */
-    const uint32_t *ends;
-    uint32_t count;
-} Marks;
-
-typedef struct {
-    int pattern;
-    const uint8_t *classes;
-    Marks marks;
-} CountSettings;
 
 #define BATCH 64
 #define LONGEST_TEXT 0xffffffffu /* ends have 32 bits; blocks are shorter by far */

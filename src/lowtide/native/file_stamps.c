@@ -3,6 +3,8 @@
 #define _GNU_SOURCE /* nanoseconds in struct stat, beyond plain C11 */
 #include <stdint.h>
 
+#include "layout.h"
+
 #ifndef _WIN32
 
 #include <sys/stat.h>

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "layout.h"
 #include "run.h"
 
 /* ── Which counts occur, and how many cells their words need ─────────────────────────────────────────── */
@@ -13,11 +14,11 @@ typedef struct {
     uint64_t cells;
 } CountClass;
 
-typedef struct {
+struct Classes {
     CountClass *slots;
     uint64_t slot_count, used;
     uint8_t bytes[256]; /* which bytes occur in words that have a pair */
-} Classes;
+};
 
 static uint64_t slot_of(const Classes *classes, uint64_t count) {
     uint64_t slot = (count * 0x9e3779b97f4a7c15u >> 32) & (classes->slot_count - 1);
@@ -96,36 +97,45 @@ void lt_classes_list(const Classes *classes, uint64_t *counts, uint64_t *words, 
 
 /* ── The cells ───────────────────────────────────────────────────────────────────────────────────────── */
 
-/* The place of a count among all counts, which descend. */
+/* The place of a count among all counts, which descend, or `total` where it is not among them. */
 static uint64_t find_class(const int64_t *counts, uint64_t total, uint64_t count) {
-    uint64_t low = 0, high = total - 1;
+    uint64_t low = 0, high = total;
     while (low < high) {
-        uint64_t middle = (low + high) / 2;
+        uint64_t middle = low + (high - low) / 2;
         if ((uint64_t)counts[middle] > count) low = middle + 1;
         else high = middle;
     }
-    return low;
+    return low < total && (uint64_t)counts[low] == count ? low : total;
 }
 
-#define LAY(CELL)                                                                                           \
-    {                                                                                                       \
-        CELL *to = (CELL *)cells + next[class];                                                             \
-        for (uint64_t index = 0; index < run.length; index++) to[index] = (CELL)symbols[run.word[index]];   \
-        to[run.length] = 0;                                                                                 \
+/* A byte without a symbol was not in any word when they were counted. */
+#define LAY(CELL)                                                \
+    {                                                            \
+        CELL *to = (CELL *)cells + next[class];                  \
+        for (uint64_t index = 0; index < run.length; index++) {  \
+            to[index] = (CELL)symbols[run.word[index]];          \
+            known &= to[index] != 0;                             \
+        }                                                        \
+        to[run.length] = 0;                                      \
     }
 
-/* `next` holds, for each class, the first of its cells; afterwards the cell behind its last. Cell 0 stays 0. */
-int lt_lay_words(const uint8_t *bytes, uint64_t size, const int64_t *counts, uint64_t *next, uint64_t total,
-                 const uint16_t *symbols, void *cells, int32_t bits) {
+/* `next` holds, for each class, the first of its cells; afterwards the cell behind its last, which is the one that
+   `ends` has. Cell 0 stays 0. Returns 0 where the words are not those that were counted: a mapped file may have
+   changed since. No cell outside its class is written then, either. */
+int lt_lay_words(const uint8_t *bytes, uint64_t size, const int64_t *counts, uint64_t *next, const uint64_t *ends,
+                 uint64_t total, const uint16_t *symbols, void *cells, int32_t bits) {
     Run run = {.bytes = bytes, .size = size};
-    int found;
+    int found, known = 1;
     while ((found = next_word(&run)) > 0) {
         if (run.length < 2) continue;
         uint64_t class = find_class(counts, total, run.count);
+        if (class == total || run.length >= ends[class] - next[class]) return 0;
         if (bits == 8) LAY(uint8_t)
         else if (bits == 16) LAY(uint16_t)
         else LAY(uint32_t)
+        if (!known) return 0;
         next[class] += run.length + 1;
     }
-    return found == 0;
+    for (uint64_t class = 0; class < total; class++) known &= next[class] == ends[class];
+    return found == 0 && known;
 }

@@ -10,6 +10,8 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "layout.h"
+
 #ifndef _WIN32
 
 #include <setjmp.h>

@@ -164,9 +164,9 @@ static enum Status next_pair(Merger *m) {
     return ROOM_IS_FULL;
 }
 
-/* Merge until `steps` is full, the symbols number `target`, or about `most_places` places were looked at. */
-enum Status lt_merger_run(Merger *m, uint32_t target, uint64_t most_places, Step *steps, uint64_t room,
-                          uint64_t *made) {
+/* Merge until `steps` is full, the symbols number `target`, or about `most_places` places were looked at. Returns
+   an enum Status. */
+int lt_merger_run(Merger *m, uint32_t target, uint64_t most_places, Step *steps, uint64_t room, uint64_t *made) {
     for (*made = 0; *made < room && most_places; (*made)++) {
         if (m->symbol_count >= target) return TARGET_REACHED;
         if (m->symbol_count >= m->work->most_symbols) return CELLS_TOO_NARROW;
@@ -181,22 +181,6 @@ enum Status lt_merger_run(Merger *m, uint32_t target, uint64_t most_places, Step
 }
 
 /* ── Beginning and end ───────────────────────────────────────────────────────────────────────────────── */
-
-typedef struct {
-    int32_t ties;
-    int32_t bits;
-    int64_t min_frequency;
-    void *cells;
-    uint64_t cell_count;
-    uint64_t *class_ends;
-    const int64_t *class_counts;
-    uint64_t class_total;
-    const uint8_t *alphabet; /* the bytes that occur, in the order of their symbols */
-    uint32_t alphabet_size;
-    uint32_t most_symbols;
-    uint64_t pair_slots; /* a power of two */
-    uint64_t list_room;  /* in places, 4 bytes each */
-} MergerSettings;
 
 void lt_merger_free(Merger *m) {
     void *parts[] = {m->token_ends, m->token_bytes, m->pairs, m->queue, m->lists, m->before, m->after,

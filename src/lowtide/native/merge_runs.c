@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "layout.h"
 #include "run.h"
 
 static int compare(const Run *one, const Run *other) {
@@ -11,13 +12,13 @@ static int compare(const Run *one, const Run *other) {
     return one->length < other->length ? -1 : one->length > other->length;
 }
 
-typedef struct {
+struct RunMerger {
     Run *runs;
     uint32_t *heap; /* numbers of the runs that are not at their end, the smallest word on top */
     uint32_t live;
     int damaged;
     uint64_t words, total_count, total_bytes, distinct_bytes, longest;
-} RunMerger;
+};
 
 static void settle(RunMerger *merger, uint32_t root) {
     for (uint32_t child; (child = 2 * root + 1) < merger->live; root = child) {

@@ -19,6 +19,8 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#include "layout.h"
+
 typedef struct {
     uint64_t key; /* left symbol << 32 | right symbol; 0 in an empty slot: symbols are counted from 1 */
     int64_t count;
@@ -45,13 +47,6 @@ typedef struct {
     uint64_t places;
 } Candidate;
 
-typedef struct {
-    uint32_t left, right;
-    int64_t count;  /* the neighbours there were, for which the pair was chosen */
-    int64_t joined; /* and how many of them became one: of "aaa", one */
-    int64_t whole;  /* how many words are a single token now that were not before */
-} Step;
-
 /* A walk over all cells; see next_pair in cells.h. */
 typedef struct {
     uint64_t class, at, next;
@@ -68,8 +63,6 @@ typedef struct {
 
 enum Ties { HUGGINGFACE = 0, GREATEST = 1 };
 enum Status { ROOM_IS_FULL, TARGET_REACHED, NO_PAIR_LEFT, CELLS_TOO_NARROW, OUT_OF_MEMORY, LISTS_TOO_SMALL };
-
-typedef struct Merger Merger;
 
 /* What depends on the width of a cell; see cells.h. */
 typedef struct {

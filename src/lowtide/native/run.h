@@ -37,7 +37,8 @@ static inline size_t put_word(uint8_t *out, const uint8_t *word, uint64_t length
 static inline int take_varint(Run *run, uint64_t *value) {
     *value = 0;
     for (int shift = 0; shift < 64 && run->at < run->size; shift += 7) {
-        uint8_t byte = run->bytes[run->at++];
+        /* Volatile, so that it is read once: the file may change, and what was checked is what is used. */
+        uint8_t byte = *(const volatile uint8_t *)(run->bytes + run->at++);
         *value |= (uint64_t)(byte & 0x7f) << shift;
         if (byte < 0x80) return 1;
     }

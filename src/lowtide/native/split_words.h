@@ -32,12 +32,6 @@ enum {
 
 enum { GPT2 = 0, CL100K = 1, O200K = 2 };
 
-/* The ends of many words at once: as word_end_... gives them one by one, and over ASCII three times as fast.
-   Written to `ends`, as offsets into the text, until text or room is used up; returns how many. To go
-   on, call again with what lies behind the last of them. The text must be shorter than 4 GiB. */
-size_t lt_split_words(int pattern, const uint8_t *text, size_t length, const uint8_t *classes,
-                      uint32_t *ends, size_t room);
-
 typedef struct {
     unsigned classes;
     size_t next;

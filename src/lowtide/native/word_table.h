@@ -15,11 +15,13 @@
 #include <stdint.h>
 #include <string.h>
 
+#include "layout.h"
+
 #define SHORT_WORDS (256 + 65536)
 #define ENTRY_HEADER 12
 #define SHORT_ENTRY 16 /* bytes in the arena */
 
-typedef struct {
+struct WordTable {
     uint64_t *slots;
     uint64_t slot_count; /* a power of two; grows up to most_slots */
     uint64_t most_slots;
@@ -29,7 +31,7 @@ typedef struct {
     uint64_t word_count; /* without the short ones, until the table is sorted */
     uint64_t *shorts;
     int sorted; /* the slots hold a dense sorted list, not a hash table */
-} WordTable;
+};
 
 static inline uint64_t load64(const uint8_t *at) {
     uint64_t value;

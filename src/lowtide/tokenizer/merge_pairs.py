@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.errors import DoesNotFitError, VerificationError
-from lowtide.native import MergerSettings, load_native
+from lowtide.native import MergerSettings, Step, load_native
 from lowtide.storage.publish import reserve, storage_errors
 from lowtide.tokenizer.byte_pairs import bytes_in_order
 from lowtide.tokenizer.merge_room import MergeAllowances, spend_on_merges, spend_with_file
@@ -30,9 +30,7 @@ from lowtide.tokenizer.reference_train import Ties
 from lowtide.units import round_up_to_mib
 
 Steps: TypeAlias = npt.NDArray[np.void]
-STEP = np.dtype(
-    [("left", "u4"), ("right", "u4"), ("count", "i8"), ("joined", "i8"), ("whole", "i8")]
-)
+STEP = np.dtype(Step)
 """One merge: its two tokens, the count it was chosen for, how many tokens the corpus has less for it, and
 how many of its words became a single token. Tokens are numbered: the 256 bytes in the order of their ids, then
 one for each merge."""
@@ -90,6 +88,11 @@ class WordClasses:
         return 1 + int(self.cells.sum())
 
 
+def _first_cells(classes: WordClasses) -> npt.NDArray[np.uint64]:
+    ends = np.cumsum(classes.cells, dtype=np.uint64) + np.uint64(1)
+    return np.concatenate([np.ones(1, np.uint64), ends])[:-1]
+
+
 def read_classes(words: npt.NDArray[np.uint8]) -> WordClasses:
     """Walk over a run of words once. Words of a single byte have no pair and are left out."""
     native = load_native()
@@ -142,9 +145,9 @@ class MergeLearner:
             classes.cell_count, len(classes.alphabet), self._most_symbols, allowance_bytes
         )
         self._counts = classes.counts
-        self._ends = self._first_cells(classes)
+        self._ends = _first_cells(classes)
         self._cells = self._make_cells(classes.cell_count, self.allowances)
-        self._lay(words)
+        self._lay(words, self._ends + classes.cells)
         self._handle: int | None = self._start(classes, settings)
 
     def __enter__(self) -> MergeLearner:
@@ -206,10 +209,6 @@ class MergeLearner:
             result[side] = np.where(symbols < len(known), letters, made)
         return result
 
-    def _first_cells(self, classes: WordClasses) -> npt.NDArray[np.uint64]:
-        ends = np.cumsum(classes.cells, dtype=np.uint64) + np.uint64(1)
-        return np.concatenate([np.ones(1, np.uint64), ends])[:-1]
-
     def _make_cells(
         self, count: int, allowances: MergeAllowances
     ) -> npt.NDArray[np.unsignedinteger]:
@@ -225,7 +224,7 @@ class MergeLearner:
         """One name for each width: a file that is mapped must not be written anew."""
         return self._folder / f"cells{allowances.bits}.tmp"
 
-    def _lay(self, words: npt.NDArray[np.uint8]) -> None:
+    def _lay(self, words: npt.NDArray[np.uint8], ends: npt.NDArray[np.uint64]) -> None:
         symbols = np.zeros(256, np.uint16)
         for number, byte in enumerate(self._alphabet, start=1):
             symbols[byte] = number
@@ -234,6 +233,7 @@ class MergeLearner:
             words.size,
             self._counts.ctypes.data,
             self._ends.ctypes.data,
+            ends.ctypes.data,
             self._counts.size,
             symbols.ctypes.data,
             self._cells.ctypes.data,
