@@ -98,7 +98,7 @@ def show_inspection(
     rows += example_rows(facts.examples) if facts.examples else []
     for split in facts.splits:
         rows += _split_rows(split, context)
-    rows += _left_out_rows(facts.bad_rows, facts.empty_documents)
+    rows += _left_out_rows(facts.bad_rows, facts.empty_documents, facts.unknown_tokens)
     print_rows(rows)
     for sample in samples:
         _show_sample(sample, colour=colour)
@@ -207,6 +207,7 @@ def _counts(manifest: DatasetManifest) -> dict[str, object]:
         "text_bytes": manifest.text_bytes,
         "bad_rows": manifest.bad_rows,
         "empty_documents": manifest.empty_documents,
+        "unknown_tokens": manifest.unknown_tokens,
         "splits": {name: _split_counts(split) for name, split in manifest.splits.items()},
     }
     return found | ({"examples": manifest.examples} if manifest.examples else {})
@@ -229,16 +230,21 @@ def _manifest_rows(manifest: DatasetManifest) -> Rows:
     if manifest.text_bytes and manifest.tokens:
         per_token = manifest.text_bytes / manifest.tokens
         rows.append(("text", f"{format_bytes(manifest.text_bytes)}, {per_token:.2f} bytes a token"))
-    return rows + _left_out_rows(manifest.bad_rows, manifest.empty_documents)
+    return rows + _left_out_rows(
+        manifest.bad_rows, manifest.empty_documents, manifest.unknown_tokens
+    )
 
 
-def _left_out_rows(bad_rows: int, empty_documents: int) -> Rows:
+def _left_out_rows(bad_rows: int, empty_documents: int, unknown_tokens: int) -> Rows:
     rows: Rows = []
     if bad_rows:
         places = _many(bad_rows, "place")
         rows.append(("bad text", f"{places}, replaced or left out (listed in lowtide.json)"))
     if empty_documents:
         rows.append(("left out", f"{_many(empty_documents, 'empty document')}"))
+    if unknown_tokens:
+        stand = f"{_many(unknown_tokens, 'token')} for text that the vocabulary does not have"
+        rows.append(("unknown", stand))
     return rows
 
 

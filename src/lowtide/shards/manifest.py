@@ -153,6 +153,8 @@ class DatasetManifest:
     bad_rows: int = 0
     first_bad_rows: tuple[BadRowRecord, ...] = ()
     empty_documents: int = 0
+    unknown_tokens: int = 0
+    """Tokens that stand for text which the vocabulary has no token for."""
     examples: ExamplesRecord | None = None
     """None for text."""
 
@@ -218,11 +220,13 @@ def file_names(manifest: DatasetManifest) -> list[str]:
 
 
 def _without_nothing(payload: JsonObject) -> JsonObject:
-    """What only examples have is not mentioned for text: its manifests stay what they always were."""
+    """What only examples have is not mentioned for text, nor what never occurred: they stay as they were."""
     splits = cast("dict[str, dict[str, JsonValue]]", payload["splits"])
     for holder, key in ((payload, "examples"), *((split, "learnt") for split in splits.values())):
         if holder[key] is None:
             del holder[key]
+    if not payload["unknown_tokens"]:
+        del payload["unknown_tokens"]
     return payload
 
 
