@@ -52,6 +52,8 @@ class Proof:
 
     verification: Verification
     compared_documents: int
+    other_ids: int = 0
+    """Documents that are stored whole, with other ids than the reference's."""
     comparison: str
     """Why no more could be compared, or empty."""
 
@@ -78,7 +80,10 @@ def verify(
     compared, different, why = _compare_with_input(folder, read_manifest(folder), tokenizer)
     problems = found.problems + tuple(different)
     return Proof(
-        verification=replace(found, problems=problems), compared_documents=compared, comparison=why
+        verification=replace(found, problems=problems),
+        compared_documents=compared,
+        other_ids=len(different),
+        comparison=why,
     )
 
 

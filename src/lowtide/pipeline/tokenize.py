@@ -225,7 +225,7 @@ def _encode_all(run: ShardRun, prepared: Prepared, watch: Watch, listen: Listene
     used_bytes = private_bytes() - prepared.foreign_bytes
     extra_bytes = prepared.budget.total_bytes - used_bytes + _FENCE_SLACK_BYTES
     with plain_allocation(), fence(max(extra_bytes, _FENCE_SLACK_BYTES)):
-        prepared, first, blocks = _prove_encoder(prepared, run, blocks, listen)
+        prepared, first, blocks = prove_encoder(prepared, run, blocks, listen)
         encoder = BlockEncoder(prepared.recipe, prepared.allowances, first)
         runs = encoder.encode_in_order(blocks, continues=run.inside_document)
         try:
@@ -282,7 +282,7 @@ def _write_all(
     watch.after_all()
 
 
-def _prove_encoder(
+def prove_encoder(
     prepared: Prepared, run: ShardRun, blocks: Iterator[Block], listen: Listener
 ) -> tuple[Prepared, Encoder, Iterator[Block]]:
     """An encoder that was compared with the reference on the front of the input, and the blocks to be read.

@@ -156,7 +156,9 @@ _END_OF_TEXT = {
 }
 
 
-def show_proof(found: Verification, *, compared: int, why_no_more: str, as_json: bool) -> None:
+def show_proof(
+    found: Verification, *, compared: int, other_ids: int, why_no_more: str, as_json: bool
+) -> None:
     """What `verify` read, and every problem it found."""
     if as_json:
         print_json(
@@ -168,6 +170,7 @@ def show_proof(found: Verification, *, compared: int, why_no_more: str, as_json:
                 "ids_checked": found.ids_checked,
                 "problems": found.problems,
                 "compared_documents": compared,
+                "documents_with_other_ids": other_ids,
                 "comparison": why_no_more,
             }
         )
@@ -181,10 +184,14 @@ def show_proof(found: Verification, *, compared: int, why_no_more: str, as_json:
     verdict = "sound" if found.sound else f"damaged: {_many(len(found.problems), 'problem')}"
     if found.sound and not compared and why_no_more:
         verdict = "sound in itself; not compared with its input"
+    if other_ids:
+        verdict = f"whole, but its ids are not the reference's: {_many(other_ids, 'document')}"
     print_rows([*rows, ("verdict", verdict)])
     for problem in found.problems:
         click.echo(f"  - {problem}")
-    if found.problems:
+    if other_ids:  # the files are as they were written: a copy would be no better
+        click.echo("hint: make the dataset again, with `--restart`", err=True)
+    elif found.problems:
         click.echo(
             "hint: put what is named here back from a copy, or make the dataset again", err=True
         )
