@@ -310,6 +310,7 @@ def prove_encoder(
         encoder = Encoder(prepared.recipe.encode, room_bytes=prepared.allowances.room_bytes)
         give_back()
     else:
+        prepared = on_reference(prepared)
         text = (
             f"{name} runs on the reference encoder: gigatoken does not read it as tokenizers does"
         )

@@ -205,11 +205,13 @@ def _refuse_other_ids(file: JsonFile, *, name: str) -> None:
 def _spells_every_text(file: JsonFile) -> bool:
     """Whether a BPE model has tokens for whatever text comes: for every byte, or for every letter's bytes."""
     model, ids = file.model, file.model.ids
-    if model.continuing_subword_prefix or model.end_of_word_suffix:
-        return False
     if model.byte_fallback and all(f"<0x{byte:02X}>" in ids for byte in range(256)):
         return True
-    return _spells_bytes(file) and all(letter in ids for letter in stand_ins())
+    fronts = {"", model.continuing_subword_prefix or ""}
+    backs = {"", model.end_of_word_suffix or ""}
+    return _spells_bytes(file) and all(
+        front + letter + back in ids for letter in stand_ins() for front in fronts for back in backs
+    )
 
 
 def _spells_bytes(file: JsonFile) -> bool:
