@@ -291,6 +291,8 @@ class Campaign:
     variants: int
     documents: int
     largest_bytes: int = SIZES[-1]
+    begin: int = 0
+    """The first variant to try: to go on with a campaign that was stopped."""
     found: list[Outcome] = field(default_factory=list)
 
     def run(self) -> Iterator[Outcome]:
@@ -300,7 +302,7 @@ class Campaign:
         pairs = [(kind, size) for size in sizes for kind in KINDS]
         source.shuffle(pairs)
         chosen = choose_variants(source, self.variants)
-        for number, variant in enumerate(chosen):
+        for number, variant in list(enumerate(chosen))[self.begin :]:
             for at in range(self.documents):
                 kind, size = pairs[(number * self.documents + at) % len(pairs)]
                 first = make_text(source, kind, size)
@@ -325,8 +327,14 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--variants", type=int, default=64)
     parser.add_argument("--documents", type=int, default=2)
+    parser.add_argument("--begin", type=int, default=0, help="leave out so many variants")
     chosen = parser.parse_args()
-    campaign = Campaign(seed=chosen.seed, variants=chosen.variants, documents=chosen.documents)
+    campaign = Campaign(
+        seed=chosen.seed,
+        variants=chosen.variants,
+        documents=chosen.documents,
+        begin=chosen.begin,
+    )
     print(f"budget {MEMORY}, box: {how_boxes_work()}, tokenizers {tokenizers.__version__}\n")
     print("| pre-tokenizer · normalizer · added · model | first document | outcome | peak |")
     print("|---|---|---|--:|")
