@@ -108,11 +108,11 @@ NORMALIZERS: dict[str, Json | None] = {
 ADDED: dict[str, list[Json]] = {
     "none": [],
     "special": [added_token("<|im_start|>", TOKENS, special=True)],
-    "ordinary": [added_token("the", TOKENS)],
+    "ordinary": [added_token("teigr", TOKENS)],
     "normalized": [added_token("Form", TOKENS, normalized=True)],
     "eats blanks": [added_token("<tab>", TOKENS) | {"lstrip": True, "rstrip": True}],
     "whole words": [added_token("word", TOKENS) | {"single_word": True}],
-    "overlapping": [added_token("ab", TOKENS), added_token("bc", TOKENS + 1)],
+    "overlapping": [added_token("öß", TOKENS), added_token("ße", TOKENS + 1)],
     "a gap in ids": [added_token("<far>", TOKENS + 100)],
     "an unknown key": [added_token("<tok>", TOKENS) | {"spare": 1}],
 }

@@ -252,6 +252,10 @@ def _encode(reference: ReferenceEncoder, text: bytes) -> None:
     except MemoryError:
         os._exit(1)  # the parent sees what it would see after an abort
     except BaseException as cause:  # noqa: BLE001 - a Rust panic is no Exception
+        if "memory allocation" in str(
+            cause
+        ):  # the engine of regular expressions says so, and lives
+            os._exit(1)
         _answer(_FAULT, f"the reference encoder fails on a document: {cause}".encode())
         return
     _answer(_IDS, ids.tobytes())
