@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import NoReturn
@@ -12,26 +11,12 @@ import msgspec
 from lowtide.errors import UsageError
 from lowtide.tokenizer.byte_pairs import stand_ins
 from lowtide.tokenizer.patterns import PatternName, recognise
+from lowtide.tokenizer.understood import is_understood
 
-_KNOWN_KEYS = {
-    "file": {
-        *("version", "truncation", "padding", "added_tokens", "normalizer"),
-        *("pre_tokenizer", "post_processor", "decoder", "model"),
-    },
-    "model": {
-        *("type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"),
-        *("fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"),
-    },
-    "added token": {
-        *("id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"),
-    },
-}
-"""What we know the meaning of. A key beside these may change ids in a way that the fast encoder ignores."""
 _LARGEST_ID = (1 << 31) - 2
 """The encoders keep tables by id; and one more than the largest is the id that ends documents."""
 _SPARSE_SIZE = 1 << 20
 """The fast encoder's tables have a place for every id: from here on most of them must be taken."""
-_KNOWN_CLASSES = frozenset({"L", "Lu", "Ll", "Lt", "Lm", "Lo", "N", "Nd", "M"})
 _CUTTING = frozenset({"Split", "ByteLevel", "Digits", "Punctuation"})
 """Pre-tokenizers that part a text and change none of it."""
 _END_OF_TEXT_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
@@ -142,13 +127,11 @@ def read_facts(content: bytes, *, name: str) -> JsonFacts:
     special = {token.content: token.id for token in file.added_tokens if token.special}
     ordinary = tuple(token.content for token in file.added_tokens if not token.special)
     size = max(largest + 1, len(ids))
-    pre = msgspec.json.decode(file_parts(content).get("pre_tokenizer", b"null"))
     plain = (
         file.model.is_plain
         and not loses_text
         and bytes(file.normalizer) == b"null"
-        and _has_known_keys(content)
-        and _is_understood(pre)
+        and is_understood(content)
         and not file.model.repeats_a_merge
         and _spells_bytes_once(file)
         and size <= max(_SPARSE_SIZE, 2 * len(ids))
@@ -164,11 +147,6 @@ def read_facts(content: bytes, *, name: str) -> JsonFacts:
         unknown=file.model.unknown if loses_text or file.model.type != "BPE" else None,
         plain=plain,
     )
-
-
-def file_parts(content: bytes) -> dict[str, msgspec.Raw]:
-    """The file by its keys, none of them read yet."""
-    return msgspec.json.decode(content, type=dict[str, msgspec.Raw])
 
 
 def check_ids(ids: Collection[int], *, name: str) -> None:
@@ -243,58 +221,6 @@ def _refuse_lost_text(file: JsonFile, *, name: str) -> NoReturn:
         remedy="train it with all bytes, as `lowtide train-tokenizer` does; in tokenizers by "
         "`initial_alphabet=pre_tokenizers.ByteLevel.alphabet()`",
     )
-
-
-def _has_known_keys(content: bytes) -> bool:
-    parts = file_parts(content)
-    model = msgspec.json.decode(parts["model"], type=dict[str, msgspec.Raw])
-    added = parts.get("added_tokens", b"[]")
-    tokens = msgspec.json.decode(added, type=list[dict[str, msgspec.Raw]])
-    return (
-        parts.keys() <= _KNOWN_KEYS["file"]
-        and model.keys() <= _KNOWN_KEYS["model"]
-        and all(token.keys() <= _KNOWN_KEYS["added token"] for token in tokens)
-    )
-
-
-def _is_understood(pre: object) -> bool:
-    """Whether a pre-tokenizer is one of the two forms whose words gigatoken is known to cut as tokenizers does.
-
-    `ByteLevel` with its own pattern, or a `Split` that keeps every character, then `ByteLevel` without.
-    """
-    match pre:
-        case {"type": "ByteLevel", "add_prefix_space": False, **rest}:
-            return rest.pop("use_regex", True) is True and rest.keys() <= {"trim_offsets"}
-        case {
-            "type": "Sequence",
-            "pretokenizers": [
-                {"type": "Split", "pattern": {"Regex": str(text), **others}, **split},
-                {
-                    "type": "ByteLevel",
-                    "add_prefix_space": False,
-                    "use_regex": False,
-                    **rest,
-                },
-            ],
-            **beside,
-        }:
-            nothing_else = not others and not beside and rest.keys() <= {"trim_offsets"}
-            # What an inverted split removes is what lies between words: nothing, by the known patterns.
-            removed = {"behavior": "Removed", "invert": True}
-            cuts = split == {"behavior": "Isolated", "invert": False} or (
-                split == removed and recognise(text) is not None
-            )
-            return nothing_else and cuts and _asks_for_known_classes(text)
-    return False
-
-
-def _asks_for_known_classes(expression: str) -> bool:
-    """Whether words are cut by letters, numbers, marks and blanks alone.
-
-    On other classes (punctuation, symbols) the fast encoder's Unicode version differs in ways we do not know.
-    """
-    classes = re.findall(r"\\[pP]\{\^?(\w+)\}|\[:(\w+):\]", expression)
-    return all(name in _KNOWN_CLASSES and not posix for name, posix in classes)
 
 
 def _spells_bytes_once(file: JsonFile) -> bool:
