@@ -53,10 +53,13 @@ def added_token(
     }
 
 
-def tokenizer_json(*, pattern: str | None = None, added: list[Json] | None = None) -> Json:
-    """GPT-2's tokens as Hugging Face writes them; `pattern` replaces ByteLevel's own."""
+def tokenizer_json(
+    *, pattern: str | None = None, added: list[Json] | None = None, tokens: int = 50256
+) -> Json:
+    """GPT-2's first tokens as Hugging Face writes them; `pattern` replaces ByteLevel's own."""
     vocabulary = load_vocabulary("gpt2")
     ranks = parse_ranks(vocabulary.content, name="gpt2")
+    ranks = {token: rank for token, rank in ranks.items() if rank < tokens}
     alphabet = byte_alphabet()
 
     def spell(token: bytes) -> str:

@@ -270,3 +270,12 @@ def test_a_fault_of_the_card_counts_where_the_end_was_nobodys_wish(
     end = EndRecord(at=NOW, outcome="ended", exit_code=code)
     kernel = replace(SILENT, records=(record,))
     assert judge(replace(WATCHED, session=replace(SESSION, end=end), kernel=kernel)).cause == cause
+
+
+@pytest.mark.parametrize("kind", ["tokenize", "train-tokenizer"])
+def test_an_abort_of_a_stage_of_ours_is_memory_that_was_refused(kind: str) -> None:
+    session = replace(SESSION, kind=kind)
+    ended = exit_of(134, None, source="as told")
+    assert judge(replace(NOTHING, session=session, exit=ended)).cause == "MemoryError"
+    of_others = replace(NOTHING, session=SESSION, exit=ended)
+    assert judge(of_others).cause == "crashed"

@@ -161,22 +161,18 @@ def test_a_pattern_that_asks_for_punctuation_runs_on_the_reference() -> None:
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        ({"added": [added_token("a>", 50258), added_token("<a>", 50259, special=True)]}, "x<a>y"),
+        ({"added": [added_token("a>", 50257), added_token("<a>", 50258, special=True)]}, "x<a>y"),
         (
             {"added": [added_token("b c", 50257), added_token("a b", 50258, normalized=True)]},
             "a b c",
         ),
-        ({"end_of_word_suffix": "</w>"}, "plain words"),
-        ({"pre_tokenizer": None}, "plain words here"),
     ],
-    ids=["overlapping", "mixed order", "word suffix", "no pattern"],
+    ids=["overlapping", "mixed order"],
 )
 def test_what_gigatoken_would_read_differently_runs_on_the_reference(
     change: dict[str, object], text: str
 ) -> None:
-    made = tokenizer_json(added=change.pop("added", None))  # type: ignore[arg-type]
-    made["model"] |= {k: v for k, v in change.items() if k != "pre_tokenizer"}  # type: ignore[operator]
-    made |= {k: v for k, v in change.items() if k == "pre_tokenizer"}
+    made = tokenizer_json(added=change["added"])  # type: ignore[arg-type]
     vocabulary = from_json(json.dumps(made).encode(), name="mine")
     encoder = Encoder(EncodeSettings(vocabulary=vocabulary, delimiter=MARK))
     got = encoder.encode(text.encode(), document_count=0).ids

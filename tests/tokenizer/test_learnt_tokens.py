@@ -37,7 +37,7 @@ REMOVED = {
         ],
     }
 }
-GREEDY = {"added_tokens": [added_token("<|end|>", 50257, special=True) | {"lstrip": True}]}
+GREEDY = {"added_tokens": [added_token("<|end|>", 50256, special=True) | {"lstrip": True}]}
 
 
 def vocabulary_with(change: dict[str, object]) -> Vocabulary:

@@ -11,7 +11,7 @@ import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lowtide.tokenizer.agreement import check_agreement
+from lowtide.tokenizer.agreement import find_disagreement
 from lowtide.tokenizer.encode import Encoder, EncodeSettings
 from lowtide.tokenizer.learnt_tokens import find_learnt, measure_tokens
 from lowtide.tokenizer.patterns import PATTERNS
@@ -107,7 +107,7 @@ def test_the_check_of_a_run_knows_marks(
 ) -> None:
     marked = tokenizers_with_marks[name]
     text = spelled(["one", 0, " two <|endoftext|>", 1, 0], dict(marked.settings.marks)).encode()
-    assert check_agreement(marked.encoder, marked.settings, text + DELIMITER) == len(text)
+    assert find_disagreement(marked.encoder, marked.settings, text + DELIMITER) is None
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -39,6 +39,10 @@ def verify_command(path: str, tokenizer: str | None, as_json: bool) -> int:
     proof = verify(path, tokenizer=tokenizer)
     found = proof.verification
     show_proof(
-        found, compared=proof.compared_documents, why_no_more=proof.comparison, as_json=as_json
+        found,
+        compared=proof.compared_documents,
+        other_ids=proof.other_ids,
+        why_no_more=proof.comparison,
+        as_json=as_json,
     )
     return 0 if found.sound else 4

@@ -5,10 +5,11 @@ from __future__ import annotations
 import sys
 from collections import deque
 from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from queue import SimpleQueue
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,14 +19,15 @@ from lowtide.memory.meter import private_bytes
 from lowtide.pipeline.arrange import Flags, Run, arrange
 from lowtide.pipeline.fit_examples import fit_examples
 from lowtide.pipeline.job import ExampleCounts
-from lowtide.pipeline.spend import Allowances
+from lowtide.pipeline.spend import COPIES_OF_TEXT, Allowances
 from lowtide.shards.layout import Placement
 from lowtide.source.arrow_memory import arrow_bytes
 from lowtide.source.examples.settings import TooLong
 from lowtide.source.hold_out import held_out_documents
 from lowtide.source.stream import Block
-from lowtide.tokenizer.encode import EncodedBlock, Encoder, EncodeSettings
+from lowtide.tokenizer.encode import EncodedBlock, Encoder, EncodeSettings, reference_bytes
 from lowtide.tokenizer.learnt_tokens import Lengths, find_learnt
+from lowtide.tokenizer.reference_apart import OutOfRoomError, bytes_per_text_byte
 from lowtide.units import MIB, format_bytes, round_up_to_mib
 
 _TURN_SECONDS = 0.0005
@@ -66,6 +68,8 @@ class EncodedRun:
     held_out: Flags
     continues: bool
     examples: ExampleCounts | None = None
+    unknown_tokens: int = 0
+    """Tokens that stand for text which has no token."""
 
 
 @dataclass(slots=True)
@@ -75,6 +79,14 @@ class _Seat:
     encoder: Encoder
     generation: int = 0
     encoded_bytes: int = 0
+
+
+class _UnderWay(NamedTuple):
+    """A block that a thread has, or has done."""
+
+    block: Block
+    continues: bool
+    future: Future[EncodedRun]
 
 
 class BlockEncoder:
@@ -89,7 +101,11 @@ class BlockEncoder:
         self._recipe = recipe
         self._allowances = allowances
         self._generation = 0
-        others = [Encoder(recipe.encode) for _ in range(allowances.workers - 1)]
+        room_bytes = allowances.room_bytes
+        first.give_room(room_bytes)
+        others = [
+            Encoder(recipe.encode, room_bytes=room_bytes) for _ in range(allowances.workers - 1)
+        ]
         self._seats = [_Seat(encoder) for encoder in (first, *others)]
         self._idle: SimpleQueue[_Seat] = SimpleQueue()
         for seat in self._seats:
@@ -106,17 +122,20 @@ class BlockEncoder:
             stack.callback(pool.shutdown, wait=True, cancel_futures=True)
             if self._recipe.examples:
                 _shorten_turns(stack)
-            waiting: deque[Future[EncodedRun]] = deque()
+            waiting: deque[_UnderWay] = deque()
             for block in blocks:
                 if self._is_large(block):
-                    yield from _drain(waiting)
+                    while waiting:
+                        yield self._take(waiting)
                     yield self._encode_alone(block, continues)
                 else:
-                    waiting.append(pool.submit(self._encode, block, continues))
+                    future = pool.submit(self._encode, block, continues)
+                    waiting.append(_UnderWay(block, continues, future))
                 continues = block.after.within > 0
                 if len(waiting) > self._allowances.workers + 1:
-                    yield waiting.popleft().result()
-            yield from _drain(waiting)
+                    yield self._take(waiting)
+            while waiting:
+                yield self._take(waiting)
 
     def renew(self) -> None:
         """Have every encoder forget its words before it takes another block."""
@@ -125,22 +144,68 @@ class BlockEncoder:
     def _is_large(self, block: Block) -> bool:
         return len(block.text) > 4 * self._allowances.block_bytes
 
+    def _take(self, waiting: deque[_UnderWay]) -> EncodedRun:
+        """The oldest block's run. Done again with nothing beside it if the reference had no room."""
+        oldest = waiting.popleft()
+        try:
+            return oldest.future.result()
+        except OutOfRoomError:
+            wait([one.future for one in waiting])
+            return self._encode_alone(oldest.block, oldest.continues)
+
     def _encode_alone(self, block: Block, continues: bool) -> EncodedRun:
         """A large block, on this thread, with all the memory that caches would take."""
-        self._refuse_too_large(block)
+        if len(block.text) > self._allowances.word_limit_bytes:
+            raise self._too_large(block)
         self.renew()
-        return self._encode(block, continues)
+        self._give_room(self._allowances.room_alone_bytes(len(block.text)))
+        try:
+            return self._encode(block, continues)
+        except OutOfRoomError as cause:
+            raise self._too_large(block) from cause
+        finally:
+            self._give_room(self._allowances.room_bytes)
 
-    def _refuse_too_large(self, block: Block) -> None:
+    def _give_room(self, room_bytes: int) -> None:
+        """Processes that have another room go; new ones come when they are needed."""
+        for seat in self._seats:
+            seat.encoder.give_room(room_bytes)
+
+    def _too_large(self, block: Block) -> DataError:
         limit = self._allowances.word_limit_bytes
-        if len(block.text) <= limit:
-            return
-        more = self._allowances.total_bytes * len(block.text) // limit
-        raise DataError(
-            f"a stretch of {format_bytes(len(block.text))} has no place where it can be cut without "
-            f"changing tokens, and this budget carries {format_bytes(limit)}",
-            remedy=f"pass `--memory {round_up_to_mib(more)}`, or break the text with white space",
+        vocabulary = self._recipe.encode.vocabulary
+        if vocabulary.plain and len(block.text) > limit:
+            more = self._allowances.total_bytes * len(block.text) // limit
+            return DataError(
+                f"a stretch of {format_bytes(len(block.text))} has no place where it can be cut without "
+                f"changing tokens, and this budget carries {format_bytes(limit)}",
+                remedy=f"pass `--memory {round_up_to_mib(more)}`, or break the text with white space",
+            )
+        longest = max(block.text.split(self._recipe.encode.delimiter), key=len)
+        return DataError(
+            f"a document of {format_bytes(len(longest))} goes through the reference encoder of "
+            f"{vocabulary.name} as a whole, which needs more memory than a budget of "
+            f"{format_bytes(self._allowances.total_bytes)} leaves it",
+            remedy=f"pass `--memory {round_up_to_mib(self._budget_for(longest))}`, or cut the text into "
+            "shorter documents",
         )
+
+    def _budget_for(self, document: bytes) -> int:
+        """A budget that carries a document, from what the reference takes for pieces of it."""
+        allowances, settings = self._allowances, self._recipe.encode
+        self._give_room(0)  # there must be none beside the one that measures
+        factor = bytes_per_text_byte(
+            document,
+            settings.vocabulary,
+            settings.special_in_text,
+            settings.marks,
+            room_bytes=allowances.spare_bytes,
+        )
+        fixed = (
+            allowances.total_bytes - allowances.spare_bytes + reference_bytes(settings.vocabulary)
+        )
+        enough = fixed + len(document) * (factor + COPIES_OF_TEXT)
+        return max(enough, allowances.total_bytes * 5 // 4)
 
     def _encode(self, block: Block, continues: bool) -> EncodedRun:
         seat = self._idle.get()
@@ -190,7 +255,14 @@ def make_run(block: Block, encoded: EncodedBlock, recipe: Recipe, *, continues: 
     held_out = held_out_documents(
         block.text, delimiter=recipe.encode.delimiter, fraction=recipe.val_fraction
     )
-    made = EncodedRun(block=block, run=run, held_out=held_out, continues=continues)
+    unknown = recipe.encode.vocabulary.unknown
+    made = EncodedRun(
+        block=block,
+        run=run,
+        held_out=held_out,
+        continues=continues,
+        unknown_tokens=0 if unknown is None else int(np.count_nonzero(encoded.ids == unknown)),
+    )
     return _fit(made, recipe.examples) if recipe.examples else made
 
 
@@ -227,8 +299,3 @@ def _fit(made: EncodedRun, recipe: ExampleRecipe) -> EncodedRun:
 def _own_bytes() -> int:
     """Private memory without what the reader holds through Arrow."""
     return private_bytes() - arrow_bytes()
-
-
-def _drain(waiting: deque[Future[EncodedRun]]) -> Iterator[EncodedRun]:
-    while waiting:
-        yield waiting.popleft().result()

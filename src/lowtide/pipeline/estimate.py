@@ -112,7 +112,7 @@ def estimate(
     refuse_stdin(inputs)
     check_folder(Path(out))
     prepared = prepare(inputs, settings, out=Path(out), memory=memory, workers=workers)
-    encoder = Encoder(prepared.recipe.encode)
+    encoder = Encoder(prepared.recipe.encode, room_bytes=prepared.allowances.room_bytes)
     start_seconds = time.perf_counter() - started
     read = replace(prepared.read, block_bytes=_SAMPLE_BYTES, tail=None)
     samples = sample_inputs(prepared.inputs, read, count=_SAMPLES)

@@ -24,12 +24,15 @@ from lowtide.source.find_inputs import InputFile, find_inputs
 from lowtide.source.hold_out import held_out_documents
 from lowtide.source.stream import Cursor, read_blocks
 from lowtide.storage.fingerprint import fingerprint_file
+from lowtide.tokenizer.agreement import first_difference
 from lowtide.tokenizer.reference import make_reference
 from lowtide.tokenizer.vocabulary import Vocabulary, load_vocabulary
-from lowtide.units import MIB
+from lowtide.units import MIB, format_bytes
 
 _COMPARED_TEXT_BYTES = 32 * MIB
 _COMPARED_DOCUMENTS = 64
+_LONGEST_ENCODED_BYTES = MIB
+"""The reference takes hundreds of bytes for each byte of a document."""
 _LONGEST_COMPARED_BYTES = 32 * MIB
 """A page of parquet, of which a writer makes one for some 20,000 rows, must be read as a whole."""
 
@@ -49,6 +52,8 @@ class Proof:
 
     verification: Verification
     compared_documents: int
+    other_ids: int = 0
+    """Documents that are stored whole, with other ids than the reference's."""
     comparison: str
     """Why no more could be compared, or empty."""
 
@@ -75,7 +80,10 @@ def verify(
     compared, different, why = _compare_with_input(folder, read_manifest(folder), tokenizer)
     problems = found.problems + tuple(different)
     return Proof(
-        verification=replace(found, problems=problems), compared_documents=compared, comparison=why
+        verification=replace(found, problems=problems),
+        compared_documents=compared,
+        other_ids=len(different),
+        comparison=why,
     )
 
 
@@ -122,8 +130,18 @@ def _compare_with_input(
     try:
         for name, number, text in _documents_of_input(inputs, settings, vocabulary):
             stored = _tokens_of(dataset.splits[name], number, manifest)
-            if not np.array_equal(stored, reference.encode(text)):
-                different.append(f"document {number} of {name} is not the input's")
+            if len(text) > _LONGEST_ENCODED_BYTES:
+                why = (
+                    f"documents beyond {format_bytes(_LONGEST_ENCODED_BYTES)} are not encoded again"
+                )
+                continue
+            expected = reference.encode(text)
+            if not np.array_equal(stored, expected):
+                at = first_difference(stored, expected)
+                different.append(
+                    f"document {number} of {name}: its ids are not those that the reference encoder gives for "
+                    f"the input, from token {at} on"
+                )
             compared += 1
     except DataError as error:
         why = f"no further than this: {error.problem}"

@@ -54,6 +54,8 @@ class Counts:
     bad_count: int = 0
     bad: tuple[BadRow, ...] = ()
     empty_documents: int = 0
+    unknown_tokens: int = 0
+    """Tokens that stand for text which has no token."""
     examples: int = 0
     """Those of which there are tokens."""
     learnt_tokens: int = 0
@@ -87,7 +89,12 @@ class ExampleCounts:
 
 
 def add_block(
-    counts: Counts, block: Block, *, tokens: int, examples: ExampleCounts | None = None
+    counts: Counts,
+    block: Block,
+    *,
+    tokens: int,
+    unknown_tokens: int = 0,
+    examples: ExampleCounts | None = None,
 ) -> Counts:
     """The counts after one more block; of bad rows the first hundred are listed."""
     room = LISTED_BAD_ROWS - len(counts.bad)
@@ -100,6 +107,7 @@ def add_block(
         bad_count=counts.bad_count + block.bad_count,
         bad=counts.bad + block.bad[:room] if block.bad else counts.bad,
         empty_documents=counts.empty_documents + block.empty_count,
+        unknown_tokens=counts.unknown_tokens + unknown_tokens,
         examples=counts.examples + examples.examples,
         learnt_tokens=counts.learnt_tokens + examples.learnt_tokens,
         too_long=counts.too_long + examples.too_long,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lowtide.errors import UsageError
@@ -91,6 +91,20 @@ def prepare(
         recipe=_make_recipe(encode, end_of_text, layout, settings, examples),
         read=_choose_reading(found, encode, allowances, settings, examples),
     )
+
+
+def on_reference(prepared: Prepared) -> Prepared:
+    """The same run with nothing left to the fast encoder. Where text may be cut is known all the same."""
+    vocabulary = replace(prepared.vocabulary, plain=False)
+    allowances = spend(
+        prepared.budget,
+        vocabulary,
+        workers=prepared.allowances.workers,
+        reads_rows=any(item.kind is not InputKind.TEXT for item in prepared.inputs),
+        examples=prepared.settings.examples is not None,
+    )
+    encode = replace(prepared.recipe.encode, vocabulary=vocabulary)
+    return replace(prepared, allowances=allowances, recipe=replace(prepared.recipe, encode=encode))
 
 
 def _choose_layout(vocabulary: Vocabulary, settings: TokenizeSettings) -> ShardLayout:

@@ -121,7 +121,11 @@ class ShardRun:
         self.cursor = block.after
         self.done_bytes = block.input_done_bytes
         self.counts = add_block(
-            self.counts, block, tokens=len(encoded.run.tokens), examples=encoded.examples
+            self.counts,
+            block,
+            tokens=len(encoded.run.tokens),
+            unknown_tokens=encoded.unknown_tokens,
+            examples=encoded.examples,
         )
         self._whole = True
         unstored_tokens = self.counts.tokens - self._stored_tokens
@@ -221,6 +225,7 @@ def make_manifest(
             for row in counts.bad
         ),
         empty_documents=counts.empty_documents,
+        unknown_tokens=counts.unknown_tokens,
         examples=_examples_record(prepared.settings, counts),
     )
 

@@ -13,6 +13,7 @@ from lowtide.tokenizer.encode import (
     reference_bytes,
 )
 from lowtide.tokenizer.learnt_tokens import PEAK_BYTES_PER_EXAMPLE_BYTE, lengths_bytes
+from lowtide.tokenizer.reference_apart import APART_BYTES, LEAST_BYTES_PER_TEXT_BYTE
 from lowtide.tokenizer.vocabulary import Vocabulary
 from lowtide.units import KIB, MIB
 
@@ -28,6 +29,8 @@ _CACHE_COPIES = 3
 """A table of words that is full doubles: for a moment the old one and the new one are both there."""
 _TEXT_COPIES = 3
 """A block waiting for its turn: raw, as text, and as the tokens it became."""
+COPIES_OF_TEXT = _TEXT_COPIES + PEAK_BYTES_PER_TEXT_BYTE
+"""What a block takes here while the reference has it."""
 _TEXT_READER_BYTES = 12 * MIB
 """A window over a file, and what gz or zst unpack it with."""
 _ROW_READER_BYTES = 48 * MIB
@@ -62,12 +65,20 @@ class Allowances:
     """The longest line or value that can be read."""
     word_limit_bytes: int
     """The longest stretch of text without a safe cut that can be encoded."""
+    room_bytes: int
+    """What the reference beside one worker may use, its process apart."""
+    spare_bytes: int
+    """What it may use with nothing else under way, less the copies of the document here."""
     needs: dict[str, int]
 
     @property
     def total_bytes(self) -> int:
         """The sum of the needs: at most the budget."""
         return sum(self.needs.values())
+
+    def room_alone_bytes(self, text_bytes: int) -> int:
+        """What the reference may use for a block of so much text, with nothing else under way."""
+        return self.spare_bytes - text_bytes * COPIES_OF_TEXT
 
     @property
     def renew_after_bytes(self) -> int:
@@ -131,7 +142,7 @@ def _needs(
     waiting = workers + 2
     needs = {
         "interpreter and libraries": LIBRARIES_BYTES,
-        "encoders": workers * encoder_bytes(vocabulary),
+        "encoders": workers * (encoder_bytes(vocabulary) if vocabulary.plain else 0),
         "encoder caches": workers * _cache_share(vocabulary, _LEAST_CACHE_BYTES),
         "blocks": block_bytes * (waiting * _TEXT_COPIES + workers * PEAK_BYTES_PER_TEXT_BYTE),
         "reader": reader_bytes(reads_rows=reads_rows),
@@ -141,8 +152,11 @@ def _needs(
 
 
 def _cache_share(vocabulary: Vocabulary, cache_bytes: int) -> int:
-    """What an encoder's words may occupy at the worst moment; or the reference, which goes when they do."""
-    return max(_CACHE_COPIES * cache_bytes, cache_bytes + reference_bytes(vocabulary))
+    """What an encoder's words may occupy at the worst moment, or the reference beside them; or that alone."""
+    reference = APART_BYTES + reference_bytes(vocabulary)
+    if not vocabulary.plain:
+        return reference + cache_bytes
+    return max(_CACHE_COPIES * cache_bytes, cache_bytes + reference)
 
 
 def _with_rest(
@@ -160,13 +174,19 @@ def _with_rest(
     cache_bytes = min(_LEAST_CACHE_BYTES + more, _MOST_CACHE_BYTES)
     caches = max(needs["encoder caches"], workers * _cache_share(vocabulary, cache_bytes))
     reader = needs["reader"] + rest - (caches - needs["encoder caches"])
-    word_limit = (caches + needs["blocks"] + reader) // (PEAK_BYTES_PER_WORD_BYTE + _TEXT_COPIES)
+    for_one = caches + needs["blocks"] + reader
+    word_limit = for_one // (PEAK_BYTES_PER_WORD_BYTE + _TEXT_COPIES)
+    if not vocabulary.plain:
+        word_limit = (for_one - APART_BYTES) // (LEAST_BYTES_PER_TEXT_BYTE + COPIES_OF_TEXT)
     row_limit = max(reader // _ROW_COPIES, word_limit)
+    share = caches // workers - APART_BYTES
     return Allowances(
         workers=workers,
         block_bytes=block_bytes,
         cache_bytes=cache_bytes,
         row_limit_bytes=reader // example_copies if example_copies else row_limit,
         word_limit_bytes=word_limit,
+        room_bytes=share - cache_bytes if vocabulary.plain else share,
+        spare_bytes=for_one - APART_BYTES,
         needs=needs | {"encoder caches": caches, "reader": reader},
     )

@@ -41,7 +41,7 @@ from lowtide.pipeline.job import (
 )
 from lowtide.pipeline.job_inputs import describe_inputs, disown_changed, refuse_written_inputs
 from lowtide.pipeline.keep_journal import Kept, keep_journal
-from lowtide.pipeline.prepare import Prepared, prepare
+from lowtide.pipeline.prepare import Prepared, on_reference, prepare
 from lowtide.pipeline.prepare_examples import describe_spelled_out
 from lowtide.pipeline.settings import TokenizeSettings
 from lowtide.pipeline.shard_folder import empty_folder
@@ -52,8 +52,8 @@ from lowtide.shards.manifest import DatasetManifest, read_manifest
 from lowtide.shards.read import open_dataset
 from lowtide.source.arrow_memory import plain_allocation
 from lowtide.source.skipped import describe_skipped
-from lowtide.source.stream import Block, read_blocks
-from lowtide.tokenizer.agreement import check_agreement
+from lowtide.source.stream import Block, Cursor, read_blocks
+from lowtide.tokenizer.agreement import SAMPLE_BYTES, find_disagreement
 from lowtide.tokenizer.encode import Encoder
 from lowtide.units import MIB, format_bytes, format_count
 
@@ -238,8 +238,8 @@ def _encode_all(run: ShardRun, prepared: Prepared, watch: Watch, listen: Listene
     used_bytes = private_bytes() - prepared.foreign_bytes
     extra_bytes = prepared.budget.total_bytes - used_bytes + _FENCE_SLACK_BYTES
     with plain_allocation(), fence(max(extra_bytes, _FENCE_SLACK_BYTES)):
-        first, blocks = _peek(blocks)
-        encoder = _make_encoder(first, prepared, run, listen)
+        prepared, first, blocks = prove_encoder(prepared, run, blocks, listen)
+        encoder = BlockEncoder(prepared.recipe, prepared.allowances, first)
         runs = encoder.encode_in_order(blocks, continues=run.inside_document)
         try:
             _write_all(run, runs, encoder, watch)
@@ -295,26 +295,57 @@ def _write_all(
     watch.after_all()
 
 
-def _make_encoder(
-    first: Block | None, prepared: Prepared, run: ShardRun, listen: Listener
-) -> BlockEncoder:
-    """The encoders, after the first of them was compared with the reference on the real input."""
-    encoder = Encoder(prepared.recipe.encode)
-    if not encoder.is_fast:
-        text = f"{prepared.vocabulary.name} runs on the reference encoder: gigatoken cannot load it"
-        listen(Note(text=text, level="warning"))
-    elif first is not None and first.text and not run.inside_document:
-        checked = check_agreement(encoder, prepared.recipe.encode, first.text)
+def prove_encoder(
+    prepared: Prepared, run: ShardRun, blocks: Iterator[Block], listen: Listener
+) -> tuple[Prepared, Encoder, Iterator[Block]]:
+    """An encoder that was compared with the reference on the front of the input, and the blocks to be read.
+
+    The sample is the front of the whole input, in a run that goes on as well, and as long for every budget: the
+    decision depends on nothing else. Where the two differ, the reference encodes the whole run.
+    """
+    settings = prepared.recipe.encode
+    encoder = Encoder(settings, room_bytes=prepared.allowances.room_bytes)
+    name = prepared.vocabulary.name
+    if encoder.is_fast:
+        front, blocks = _front(prepared, run, blocks)
+        found = find_disagreement(encoder, settings, front)
+        if found is None:
+            give_back()
+            if front:
+                text = f"ids equal the reference's on {format_bytes(len(front))} of this input"
+                listen(Note(text=text))
+            return prepared, encoder, blocks
+        prepared = on_reference(prepared)
+        text = (
+            f"gigatoken's ids for {name} are not the reference's, at {found[:60]!r}: "
+            "the reference encodes this run"
+        )
+        encoder = Encoder(prepared.recipe.encode, room_bytes=prepared.allowances.room_bytes)
         give_back()
-        if checked:
-            text = f"ids equal the reference's on {format_bytes(checked)} of this input"
-            listen(Note(text=text))
-    return BlockEncoder(prepared.recipe, prepared.allowances, encoder)
+    else:
+        prepared = on_reference(prepared)
+        text = (
+            f"{name} runs on the reference encoder: gigatoken does not read it as tokenizers does"
+        )
+    listen(Note(text=text, level="warning"))
+    return prepared, encoder, blocks
 
 
-def _peek(blocks: Iterator[Block]) -> tuple[Block | None, Iterator[Block]]:
-    first = next(blocks, None)
-    return first, blocks if first is None else itertools.chain((first,), blocks)
+def _front(
+    prepared: Prepared, run: ShardRun, blocks: Iterator[Block]
+) -> tuple[bytes, Iterator[Block]]:
+    """The first text of the input, and the blocks with what was read of them put back."""
+    first = Cursor(file=0, position=0)
+    goes_on = run.cursor != first
+    source = read_blocks(prepared.inputs, prepared.read, start=first) if goes_on else blocks
+    taken: list[Block] = []
+    while sum(len(block.text) for block in taken) < SAMPLE_BYTES:
+        block = next(source, None)
+        if block is None:
+            break
+        taken.append(block)
+    front = b"".join(block.text for block in taken)[:SAMPLE_BYTES]
+    return front, blocks if goes_on else itertools.chain(taken, blocks)
 
 
 def _in_words(prepared: Prepared) -> str:

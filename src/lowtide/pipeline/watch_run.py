@@ -24,6 +24,7 @@ from lowtide.memory.pressure import Stage
 from lowtide.pipeline.folder import take_stop_file
 from lowtide.pipeline.guard_memory import MemoryGuard
 from lowtide.pipeline.job import Counts
+from lowtide.tokenizer.reference_apart import apart_bytes
 
 ShouldStop = Callable[[], StopReason | None]
 
@@ -126,7 +127,7 @@ class Watch:
         self._listen(self._how_far(used_bytes, time.monotonic() - self._started))
 
     def _look(self, how_far: Callable[[int, float], Event], encoder: Renewable) -> None:
-        used_bytes = private_bytes() - self._prepared.foreign_bytes
+        used_bytes = private_bytes() + apart_bytes() - self._prepared.foreign_bytes
         self.peak_private_bytes = max(self.peak_private_bytes, used_bytes)
         now = time.monotonic()
         if now - self._told >= _TELL_SECONDS:

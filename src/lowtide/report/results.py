@@ -98,7 +98,7 @@ def show_inspection(
     rows += example_rows(facts.examples) if facts.examples else []
     for split in facts.splits:
         rows += _split_rows(split, context)
-    rows += _left_out_rows(facts.bad_rows, facts.empty_documents)
+    rows += _left_out_rows(facts.bad_rows, facts.empty_documents, facts.unknown_tokens)
     print_rows(rows)
     for sample in samples:
         _show_sample(sample, colour=colour)
@@ -157,7 +157,9 @@ _END_OF_TEXT = {
 }
 
 
-def show_proof(found: Verification, *, compared: int, why_no_more: str, as_json: bool) -> None:
+def show_proof(
+    found: Verification, *, compared: int, other_ids: int, why_no_more: str, as_json: bool
+) -> None:
     """What `verify` read, and every problem it found."""
     if as_json:
         print_json(
@@ -169,6 +171,7 @@ def show_proof(found: Verification, *, compared: int, why_no_more: str, as_json:
                 "ids_checked": found.ids_checked,
                 "problems": found.problems,
                 "compared_documents": compared,
+                "documents_with_other_ids": other_ids,
                 "comparison": why_no_more,
             }
         )
@@ -182,10 +185,14 @@ def show_proof(found: Verification, *, compared: int, why_no_more: str, as_json:
     verdict = "sound" if found.sound else f"damaged: {_many(len(found.problems), 'problem')}"
     if found.sound and not compared and why_no_more:
         verdict = "sound in itself; not compared with its input"
+    if other_ids:
+        verdict = f"whole, but its ids are not the reference's: {_many(other_ids, 'document')}"
     print_rows([*rows, ("verdict", verdict)])
     for problem in found.problems:
         say(f"  - {problem}")
-    if found.problems:
+    if other_ids:  # the files are as they were written: a copy would be no better
+        say("hint: make the dataset again, with `--restart`", err=True)
+    elif found.problems:
         say("hint: put what is named here back from a copy, or make the dataset again", err=True)
 
 
@@ -207,6 +214,7 @@ def _counts(manifest: DatasetManifest) -> dict[str, object]:
         "bad_rows": manifest.bad_rows,
         "empty_documents": manifest.empty_documents,
         "skipped": manifest.skipped,
+        "unknown_tokens": manifest.unknown_tokens,
         "splits": {name: _split_counts(split) for name, split in manifest.splits.items()},
     }
     return found | ({"examples": manifest.examples} if manifest.examples else {})
@@ -229,16 +237,21 @@ def _manifest_rows(manifest: DatasetManifest) -> Rows:
     if manifest.text_bytes and manifest.tokens:
         per_token = manifest.text_bytes / manifest.tokens
         rows.append(("text", f"{format_bytes(manifest.text_bytes)}, {per_token:.2f} bytes a token"))
-    return rows + _left_out_rows(manifest.bad_rows, manifest.empty_documents)
+    return rows + _left_out_rows(
+        manifest.bad_rows, manifest.empty_documents, manifest.unknown_tokens
+    )
 
 
-def _left_out_rows(bad_rows: int, empty_documents: int) -> Rows:
+def _left_out_rows(bad_rows: int, empty_documents: int, unknown_tokens: int) -> Rows:
     rows: Rows = []
     if bad_rows:
         places = _many(bad_rows, "place")
         rows.append(("bad text", f"{places}, replaced or left out (listed in lowtide.json)"))
     if empty_documents:
         rows.append(("left out", f"{_many(empty_documents, 'empty document')}"))
+    if unknown_tokens:
+        stand = f"{_many(unknown_tokens, 'token')} for text that the vocabulary does not have"
+        rows.append(("unknown", stand))
     return rows
 
 

@@ -74,6 +74,7 @@ class DatasetFacts:
     inputs: int
     bad_rows: int
     empty_documents: int
+    unknown_tokens: int
     examples: ExamplesRecord | None = None
     """None for text and for a peer's files."""
 
@@ -125,6 +126,7 @@ def describe_dataset(dataset: Dataset, *, longest: int = LONGEST_SHOWN) -> Datas
         inputs=len(manifest.inputs) if manifest else 0,
         bad_rows=manifest.bad_rows if manifest else 0,
         empty_documents=manifest.empty_documents if manifest else 0,
+        unknown_tokens=manifest.unknown_tokens if manifest else 0,
         examples=manifest.examples if manifest else None,
     )
 

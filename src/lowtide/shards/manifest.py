@@ -164,6 +164,8 @@ class DatasetManifest:
     bad_rows: int = 0
     first_bad_rows: tuple[BadRowRecord, ...] = ()
     empty_documents: int = 0
+    unknown_tokens: int = 0
+    """Tokens that stand for text which the vocabulary has no token for."""
     examples: ExamplesRecord | None = None
     """None for text."""
 
@@ -253,10 +255,10 @@ def file_names(manifest: DatasetManifest) -> list[str]:
 
 
 def _without_nothing(payload: JsonObject) -> JsonObject:
-    """What only examples have is not mentioned for text, nor that nothing was skipped: manifests stay what
-    they always were."""
-    if not payload["skipped"]:
-        del payload["skipped"]
+    """What only examples have is not mentioned for text, nor what never occurred: they stay as they were."""
+    for key in ("skipped", "unknown_tokens"):
+        if not payload[key]:
+            del payload[key]
     splits = cast("dict[str, dict[str, JsonValue]]", payload["splits"])
     for holder, key in ((payload, "examples"), *((split, "learnt") for split in splits.values())):
         if holder[key] is None:

@@ -32,8 +32,9 @@ from lowtide.errors import DataError
 from lowtide.tokenizer import hugging_face
 from lowtide.tokenizer.disagreements import Reference, contains_disagreement
 from lowtide.tokenizer.reference import Ids, ReferenceEncoder, SpecialInText, make_reference
+from lowtide.tokenizer.reference_apart import ReferenceApart
 from lowtide.tokenizer.vocabulary import Vocabulary
-from lowtide.units import MIB
+from lowtide.units import KIB, MIB
 
 if TYPE_CHECKING:
     from gigatoken.gigatoken_rs import BPETokenizer
@@ -43,6 +44,10 @@ PEAK_BYTES_PER_TEXT_BYTE = 14
 """While a block is encoded: the text, at worst one id a byte held thrice (4 + 4 + 4), and as 2 at last."""
 PEAK_BYTES_PER_WORD_BYTE = 36
 """The same for one word as long as the block: measured 21 to 33, a run of digits the most."""
+
+
+_LIGHT_BYTES = 512 * KIB
+"""tiktoken was measured with 13 to 52 bytes a byte of text: so much of it fits where an encoder's words lie."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,16 +91,26 @@ def encoder_bytes_for(tokens: int) -> int:
 
 
 def reference_bytes(vocabulary: Vocabulary) -> int:
-    """What the reference occupies. Measured with tiktoken: gpt2 21 MiB, cl100k 40 MiB, o200k 75 MiB."""
+    """What the reference occupies while it is made. Measured with tiktoken: gpt2 21 MiB, cl100k 40 MiB, o200k
+    75 MiB; with tokenizers 45 MiB for a tokenizer.json of 2 MB, 224 MiB for one of 11.5 MB.
+    """
+    if vocabulary.kind == "json":
+        return 6 * MIB + 21 * len(vocabulary.content)
     return 6 * MIB + 380 * vocabulary.size
 
 
 class Encoder:
-    """One thread's encoder. Not shared: gigatoken's own worker threads are not used."""
+    """One thread's encoder. Not shared: gigatoken's own worker threads are not used.
 
-    def __init__(self, settings: EncodeSettings) -> None:
+    With `room_bytes` tokenizers works in a process of its own, and tiktoken for long texts. It has this much
+    memory for the vocabulary and a document: OutOfRoomError where that is too little.
+    """
+
+    def __init__(self, settings: EncodeSettings, *, room_bytes: int | None = None) -> None:
         self._settings = settings
+        self._room_bytes = room_bytes
         self._reference: ReferenceEncoder | None = None
+        self._apart: ReferenceApart | None = None
         self._fast = make_fast(settings)
 
     @property
@@ -103,10 +118,15 @@ class Encoder:
         """False when gigatoken cannot load this tokenizer and the reference does all the work."""
         return self._fast is not None
 
+    def give_room(self, room_bytes: int | None) -> None:
+        """From the next document on the reference has this much memory."""
+        if room_bytes != self._room_bytes:
+            self._room_bytes, self._apart = room_bytes, None
+
     def renew(self, give_back: Callable[[], object]) -> None:
         """Forget every word seen; `give_back` is called when their memory is free. Changes no id."""
         was_fast = self.is_fast
-        self._fast = self._reference = None
+        self._fast = self._reference = self._apart = None
         give_back()  # the old tables must be gone before the new ones come
         if was_fast:
             self._fast = make_fast(self._settings)
@@ -153,16 +173,19 @@ class Encoder:
 
     def _encode_stretch(self, text: bytes, *, careful: bool) -> Ids:
         if careful or self._fast is None:
-            return self._get_reference().encode(text)
+            return self._reference_for(text).encode(text)
         return put_real_ids(encode_fast(self._fast, text), self._settings)
 
-    def _get_reference(self) -> ReferenceEncoder:
-        if self._reference is None:
-            settings = self._settings
-            self._reference = make_reference(
-                settings.vocabulary, settings.special_in_text, settings.marks
-            )
-        return self._reference
+    def _reference_for(self, text: bytes) -> ReferenceEncoder:
+        """tiktoken takes no more than the fast encoder for a text that is not long; all else is done apart."""
+        settings = self._settings
+        asked = (settings.vocabulary, settings.special_in_text, settings.marks)
+        is_light = settings.vocabulary.kind == "ranks" and len(text) <= _LIGHT_BYTES
+        if self._room_bytes is None or is_light:
+            self._reference = self._reference or make_reference(*asked)
+            return self._reference
+        self._apart = self._apart or ReferenceApart(*asked, room_bytes=self._room_bytes)
+        return self._apart
 
 
 def make_fast(settings: EncodeSettings) -> BPETokenizer | None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 import msgspec
 
 from lowtide.errors import UsageError
+from lowtide.tokenizer.byte_pairs import stand_ins
 from lowtide.tokenizer.patterns import PatternName, recognise
+from lowtide.tokenizer.understood import is_understood
 
-_KNOWN_CLASSES = frozenset({"L", "Lu", "Ll", "Lt", "Lm", "Lo", "N", "Nd", "M"})
+_LARGEST_ID = (1 << 31) - 2
+"""The encoders keep tables by id; and one more than the largest is the id that ends documents."""
+_SPARSE_SIZE = 1 << 20
+"""The fast encoder's tables have a place for every id: from here on most of them must be taken."""
 _CUTTING = frozenset({"Split", "ByteLevel", "Digits", "Punctuation"})
 """Pre-tokenizers that part a text and change none of it."""
 _END_OF_TEXT_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
@@ -50,6 +55,8 @@ class _Model(msgspec.Struct):
     byte_fallback: bool | None = None
     dropout: float | None = None
     unk_token: str | None = None
+    unk_id: int | None = None
+    """Of Unigram, which names it by its place."""
     continuing_subword_prefix: str | None = None
     end_of_word_suffix: str | None = None
 
@@ -58,6 +65,19 @@ class _Model(msgspec.Struct):
         """Merges by rank and nothing else: what gigatoken does."""
         unusual = (self.dropout, self.continuing_subword_prefix, self.end_of_word_suffix)
         return self.type == "BPE" and not self.byte_fallback and not any(unusual)
+
+    @property
+    def ids(self) -> dict[str, int]:
+        """The id of every token; Unigram's are their places."""
+        if isinstance(self.vocab, dict):
+            return self.vocab
+        return {text: number for number, (text, _score) in enumerate(self.vocab)}
+
+    @property
+    def unknown(self) -> int | None:
+        """The id that stands for text without a token, if there is one."""
+        named = self.ids.get(self.unk_token) if self.unk_token is not None else None
+        return self.unk_id if self.type == "Unigram" else named
 
     @property
     def repeats_a_merge(self) -> bool:
@@ -84,6 +104,8 @@ class JsonFacts:
     special_tokens: dict[str, int]
     added_tokens: tuple[str, ...]
     end_of_text: int | None
+    unknown: int | None
+    """The id that stands for text without a token; None where every text has tokens."""
     plain: bool
 
 
@@ -95,24 +117,119 @@ def read_facts(content: bytes, *, name: str) -> JsonFacts:
             f"{name} drops merges at random (dropout {file.model.dropout}): no two runs would agree",
             remedy='set "dropout" to null in the file',
         )
-    vocabulary_ids = file.model.vocab.values() if isinstance(file.model.vocab, dict) else ()
-    largest = max([*vocabulary_ids, *(token.id for token in file.added_tokens), -1])
+    ids = file.model.ids
+    check_ids([*ids.values(), *(token.id for token in file.added_tokens)], name=name)
+    _refuse_other_ids(file, name=name)
+    loses_text = file.model.type == "BPE" and not _spells_every_text(file)
+    if loses_text and file.model.unknown is None:
+        _refuse_lost_text(file, name=name)
+    largest = max([*ids.values(), *(token.id for token in file.added_tokens), -1])
     special = {token.content: token.id for token in file.added_tokens if token.special}
     ordinary = tuple(token.content for token in file.added_tokens if not token.special)
+    size = max(largest + 1, len(ids))
     plain = (
-        _is_byte_level_bpe(file)
+        file.model.is_plain
+        and not loses_text
+        and bytes(file.normalizer) == b"null"
+        and is_understood(content)
         and not file.model.repeats_a_merge
-        and _asks_for_known_classes(file.pre_tokenizer)
+        and _spells_bytes_once(file)
+        and size <= max(_SPARSE_SIZE, 2 * len(ids))
         and not any(_eats_neighbours(token) for token in file.added_tokens)
         and not _may_meet(file.added_tokens)
     )
     return JsonFacts(
         pattern=_pattern_of(file.pre_tokenizer) if plain else None,
-        size=max(largest + 1, len(file.model.vocab)),
+        size=size,
         special_tokens=special,
         added_tokens=ordinary,
         end_of_text=find_end_of_text(special),
+        unknown=file.model.unknown if loses_text or file.model.type != "BPE" else None,
         plain=plain,
+    )
+
+
+def check_ids(ids: Collection[int], *, name: str) -> None:
+    """Refuse ids for which no encoder has room."""
+    if ids and (min(ids) < 0 or max(ids) > _LARGEST_ID):
+        raise UsageError(
+            f"{name} has ids from {min(ids)} to {max(ids)}",
+            remedy=f"give every token an id from 0 to {_LARGEST_ID}",
+        )
+
+
+def _refuse_other_ids(file: JsonFile, *, name: str) -> None:
+    """tokenizers gives added tokens the ids it sees fit; a file that says otherwise means two things at once.
+
+    A token of the vocabulary keeps its id there. Others are numbered on, from the size of the vocabulary.
+    """
+    ids = file.model.ids
+    given: dict[str, int] = {}
+    largest = -1
+    for token in file.added_tokens:
+        number = given.get(token.content, ids.get(token.content))
+        if number is None:
+            number = max(len(ids), largest + 1)
+        if token.content and number != token.id:
+            raise UsageError(
+                f"{name} gives the added token {token.content[:60]!r} the id {token.id}, and tokenizers "
+                f"gives it {number}",
+                remedy="write the file anew: `tokenizers.Tokenizer.from_file(...).save(...)`",
+            )
+        given[token.content] = number
+        largest = max(largest, number)
+
+
+def _spells_every_text(file: JsonFile) -> bool:
+    """Whether a BPE model has tokens for whatever text comes: for every byte, or for every letter's bytes."""
+    model, ids = file.model, file.model.ids
+    if model.byte_fallback and all(f"<0x{byte:02X}>" in ids for byte in range(256)):
+        return True
+    fronts = {"", model.continuing_subword_prefix or ""}
+    backs = {"", model.end_of_word_suffix or ""}
+    return _spells_bytes(file) and all(
+        front + letter + back in ids for letter in stand_ins() for front in fronts for back in backs
+    )
+
+
+def _spells_bytes(file: JsonFile) -> bool:
+    """Whether ByteLevel stands anywhere before the model."""
+    normalizer = bytes(file.normalizer)
+    steps = _steps_of(file.pre_tokenizer)
+    return any(step.type == "ByteLevel" for step in steps) or b'"ByteLevel"' in normalizer
+
+
+def _steps_of(pre: _PreTokenizer | None) -> list[_PreTokenizer]:
+    if pre is None:
+        return []
+    if pre.type != "Sequence":
+        return [pre]
+    return [step for part in pre.pretokenizers or [] for step in _steps_of(part)]
+
+
+def _refuse_lost_text(file: JsonFile, *, name: str) -> NoReturn:
+    ids = file.model.ids
+    missing = [byte for byte, letter in enumerate(stand_ins()) if letter not in ids]
+    if not _spells_bytes(file) or not missing:
+        raise UsageError(
+            f"{name} has neither a token for every byte nor one for unknown text: text would be lost",
+            remedy='name a token of the vocabulary as "unk_token" in its model, or use a byte-level tokenizer',
+        )
+    raise UsageError(
+        f"{name} has no token for {len(missing)} of the 256 bytes (0x{missing[0]:02x} is the first): "
+        "text that holds them would be lost",
+        remedy="train it with all bytes, as `lowtide train-tokenizer` does; in tokenizers by "
+        "`initial_alphabet=pre_tokenizers.ByteLevel.alphabet()`",
+    )
+
+
+def _spells_bytes_once(file: JsonFile) -> bool:
+    """Whether every token is spelled in bytes, and no two share an id."""
+    ids = file.model.ids
+    added = {token.content for token in file.added_tokens}
+    letters = frozenset(stand_ins())
+    return len(set(ids.values())) == len(ids) and all(
+        letters.issuperset(text) or text in added for text in ids
     )
 
 
@@ -173,21 +290,6 @@ def _is_byte_level_bpe(file: JsonFile) -> bool:
     return has_pattern and file.model.is_plain and bytes(file.normalizer) == b"null"
 
 
-def _asks_for_known_classes(pre: _PreTokenizer | None) -> bool:
-    """Whether words are cut by letters, numbers, marks and blanks alone.
-
-    On other classes (punctuation, symbols) the fast encoder's Unicode version differs in ways we do not know.
-    """
-    if pre is None:
-        return True
-    if pre.type not in ("Sequence", "Split", "ByteLevel"):
-        return False
-    expression = (pre.pattern.regex or "") if pre.pattern else ""
-    classes = re.findall(r"\\[pP]\{\^?(\w+)\}|\[:(\w+):\]", expression)
-    known = all(name in _KNOWN_CLASSES and not posix for name, posix in classes)
-    return known and all(_asks_for_known_classes(step) for step in pre.pretokenizers or [])
-
-
 def _keeps_every_character(pre: _PreTokenizer | None) -> bool:
     """Whether words are cut, spelled as bytes at last, and nothing is put in or left out on the way."""
     steps = [] if pre is None else pre.pretokenizers or [pre]
@@ -202,7 +304,8 @@ def _may_meet(tokens: list[_AddedToken]) -> bool:
     """Whether two added tokens could claim the same bytes: then it matters in which order they are found."""
     mixed = len({token.normalized for token in tokens if not token.special}) > 1
     names = [token.content for token in tokens]
-    return mixed or any(
+    repeated = len(set(names)) < len(names) or "" in names
+    return (mixed or repeated) or any(
         first is not second and overlap(first, second) for first in names for second in names
     )
 

@@ -20,11 +20,10 @@ import msgspec
 
 from lowtide.errors import UsageError
 from lowtide.tokenizer.byte_pairs import BytePairs, stand_ins, unspell
-from lowtide.tokenizer.hugging_face import JsonFile, plain_pattern, read_file
+from lowtide.tokenizer.hugging_face import JsonFile, check_ids, plain_pattern, read_file
 from lowtide.tokenizer.patterns import PatternName
 from lowtide.tokenizer.vocabulary import (
     Vocabulary,
-    check_ids,
     load_vocabulary,
     parse_ranks,
     read_tokenizer_file,

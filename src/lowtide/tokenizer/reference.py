@@ -14,7 +14,8 @@ from typing import Literal, Protocol
 import numpy as np
 import regex
 
-from lowtide.errors import SharedFaultError
+from lowtide.errors import SharedFaultError, UsageError
+from lowtide.tokenizer import hugging_face
 from lowtide.tokenizer.patterns import PATTERNS
 from lowtide.tokenizer.split_words import as_examples
 from lowtide.tokenizer.vocabulary import Vocabulary, parse_ranks
@@ -23,6 +24,11 @@ SpecialInText = Literal["text", "token", "fail"]
 Ids = np.ndarray[tuple[int], np.dtype[np.uint32]]
 
 _log = logging.getLogger(__name__)
+_GIVEN_BACK = (
+    "The file's size: 12,345 bytes.\n\n\tif (x == 0) { return; }",
+    "Dateigröße Привет 你好 🙂",
+    "".join(map(chr, range(0x20, 0x7F))),
+)
 
 
 class ReferenceEncoder(Protocol):
@@ -47,6 +53,25 @@ def make_reference(
         return _JsonReference(vocabulary, special_in_text, marks or {})
     reference = _RanksReference(vocabulary, special_in_text)
     return _BetweenMarks(reference, marks) if marks else reference
+
+
+def refuse_what_is_not_given_back(vocabulary: Vocabulary) -> None:
+    """A UsageError for a byte-level tokenizer.json whose decoder does not give back what it encodes.
+
+    Of one that changes text by its normalizer, or leaves some out, nothing can be asked. Loads the file.
+    """
+    reference = make_reference(vocabulary, "text")
+    file = hugging_face.read_file(vocabulary.content, name=vocabulary.name)
+    if not hugging_face.keeps_bytes(file) or vocabulary.unknown is not None:
+        return
+    for text in _GIVEN_BACK:
+        decoded = reference.decode(reference.encode(text.encode()).tolist())
+        if decoded != text.encode():
+            raise UsageError(
+                f"{vocabulary.name} does not decode what it encodes: {text!r} comes back as "
+                f"{decoded.decode(errors='replace')[:60]!r}",
+                remedy='give the file the decoder {"type": "ByteLevel"}, and every token an id of its own',
+            )
 
 
 class _BetweenMarks:

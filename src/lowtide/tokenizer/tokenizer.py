@@ -33,7 +33,13 @@ from lowtide.tokenizer.read_files import (
     read_pair_files,
     why_not_byte_pairs,
 )
-from lowtide.tokenizer.reference import Ids, ReferenceEncoder, SpecialInText, make_reference
+from lowtide.tokenizer.reference import (
+    Ids,
+    ReferenceEncoder,
+    SpecialInText,
+    make_reference,
+    refuse_what_is_not_given_back,
+)
 from lowtide.tokenizer.text_pieces import cut_into_pieces
 from lowtide.tokenizer.vocabulary import Vocabulary, from_json, load_vocabulary, parse_ranks
 from lowtide.tokenizer.write_files import (
@@ -221,7 +227,7 @@ class Tokenizer:
     def _checked(self) -> Tokenizer:
         """Damage is found when a file is opened, not with the first text. Rank files have been read already."""
         if self._reason is not None:
-            make_reference(self._vocabulary, "text")
+            refuse_what_is_not_given_back(self._vocabulary)
         elif self._vocabulary.kind == "json":
             _found = self.byte_pairs
         return self

@@ -12,7 +12,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import importlib.resources
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -71,8 +70,6 @@ NAMES = tuple(known.name for known in _PUBLISHED)
 _BLOBS = "https://openaipublic.blob.core.windows.net/encodings/"
 _LARGEST_FILE_BYTES = 256 * MIB
 """The largest tokenizers in use are files of 30 MB; what is larger was named by mistake."""
-_LARGEST_ID = (1 << 32) - 2
-"""Ids are uint32, and one more than the largest must still be one: it ends documents."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,6 +87,8 @@ class Vocabulary:
     added_tokens: tuple[str, ...] = ()
     """Found in any text before the pattern is applied, whatever `--special-in-text` says."""
     end_of_text: int | None
+    unknown: int | None = None
+    """The id that stands for text without a token; None where every text has tokens."""
     plain: bool = True
     """False when only the reference is safe: a normalizer, a token that eats its neighbours, gaps in ranks."""
 
@@ -192,6 +191,7 @@ def from_json(content: bytes, *, name: str) -> Vocabulary:
         special_tokens=dict(facts.special_tokens),
         added_tokens=facts.added_tokens,
         end_of_text=facts.end_of_text,
+        unknown=facts.unknown,
         plain=facts.plain,
     )
 
@@ -218,17 +218,8 @@ def parse_ranks(content: bytes, *, name: str) -> dict[bytes, int]:
             f"{len(set(ranks.values()))} ranks",
             remedy="give every token one line and a rank of its own",
         )
-    check_ids(ranks.values(), name=name)
+    hugging_face.check_ids(ranks.values(), name=name)
     return ranks
-
-
-def check_ids(ids: Collection[int], *, name: str) -> None:
-    """Refuse ids that are no uint32."""
-    if min(ids) < 0 or max(ids) > _LARGEST_ID:
-        raise UsageError(
-            f"{name} has ids from {min(ids)} to {max(ids)}",
-            remedy=f"give every token an id from 0 to {_LARGEST_ID}",
-        )
 
 
 def _pattern_in_name(name: str) -> PatternName:

@@ -11,7 +11,7 @@ from lowtide.guard.why.match_kernel import kernel_matches
 from lowtide.guard.why.recognise_tensors import TensorMatch, recognise
 from lowtide.units import format_bytes
 
-_HANGUP, _INTERRUPT, _KILL, _TERMINATE = 1, 2, 9, 15
+_HANGUP, _INTERRUPT, _ABORT, _KILL, _TERMINATE = 1, 2, 6, 9, 15
 _LIMITS = {
     24: "its limit of processor time (`ulimit -t`)",
     25: "its limit of file size (`ulimit -f`)",
@@ -154,6 +154,12 @@ def _asked_to_end(by: Exit, *, confirmed: bool) -> Finding | None:
 
 def _crashed(evidence: Evidence, by: Exit) -> Finding:
     number = by.signal or 0
+    session = evidence.session
+    if number == _ABORT and session is not None and session.kind not in ("", "watch"):
+        # Our stages keep a fence around their memory, and libraries in Rust end so when it says no.
+        told = "SIGABRT" if by.seen else f"exit code {by.code}, which means SIGABRT in a shell"
+        why = f"{told}: native code gives up so when memory beyond the budget is refused"
+        return Finding(cause="MemoryError", sureness="likely", why=why)
     records = [one.record for one in kernel_matches(evidence, "crash", "gpu fault")]
     library = next((record.detail for record in records if record.detail), "")
     where = f", in {library}" if library else ""
@@ -276,7 +282,8 @@ def vanished(evidence: Evidence) -> Finding | None:
         return Finding(cause="crashed", sureness="likely", why=why, record=record)
     if session.kind != "watch" and kernel_is_silent(evidence):
         why = (
-            f"{told} without an end, and the kernel's log tells of no kill for memory and no crash"
+            f"{told} without an end, and the kernel's log tells of no kill for memory and no crash; had memory "
+            "beyond the budget been refused, its exit code would be 134 (pass `--exit-code`)"
         )
         return Finding(cause="killed from outside", sureness="possible", why=why)
     if session.end is None:

@@ -1,0 +1,270 @@
+"""What a tokenizer.json asks for is done as tokenizers does it, or refused."""
+
+from __future__ import annotations
+
+import json
+import random
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tokenizers
+
+import lowtide
+from bench.tokenizer_variants import (
+    KINDS,
+    PRE_TOKENIZERS,
+    TOKENS,
+    Campaign,
+    Variant,
+    choose_variants,
+    make_text,
+)
+from lowtide.errors import DataError, UsageError
+from lowtide.events import Note, ignore
+from lowtide.pipeline.examine import verify
+from lowtide.pipeline.prepare import Prepared, prepare
+from lowtide.pipeline.settings import TokenizeSettings
+from lowtide.pipeline.shard_run import ShardRun
+from lowtide.pipeline.tokenize import prove_encoder
+from lowtide.shards.manifest import read_manifest, write_manifest
+from lowtide.shards.read import open_dataset
+from lowtide.source.stream import Cursor, read_blocks
+from lowtide.tokenizer.agreement import SAMPLE_BYTES, find_disagreement
+from lowtide.tokenizer.encode import Encoder, EncodeSettings
+from lowtide.tokenizer.reference import make_reference
+from lowtide.tokenizer.reference_apart import OutOfRoomError, ReferenceApart
+from lowtide.tokenizer.vocabulary import Vocabulary, from_json, load_vocabulary
+from lowtide.units import MIB, parse_bytes
+from tests.tokenizer_json import added_token
+
+MARK = b"\x00<|lowtide-document|>"
+UNDERSTOOD = {"bytes", "cl100k", "qwen", "cl100k, inverted removed"}
+WITHOUT_BYTES = {"cl100k, no bytes", "none"}
+VARIANTS = choose_variants(random.Random(5), 72)
+CONTIGUOUS = Variant(pre_tokenizer="cl100k, contiguous")
+"""gigatoken takes it for cl100k."""
+
+
+def vocabulary_of(variant: Variant) -> Vocabulary:
+    return from_json(variant.content(), name="mine")
+
+
+def write(variant: Variant, folder: Path) -> str:
+    (folder / "tokenizer.json").write_bytes(variant.content())
+    return str(folder / "tokenizer.json")
+
+
+def taken_for_plain(vocabulary: Vocabulary) -> Vocabulary:
+    """What the list of understood forms prevents: gigatoken gets what it reads wrongly."""
+    return replace(vocabulary, plain=True, pattern="cl100k")
+
+
+@pytest.mark.parametrize("name", [name for name in PRE_TOKENIZERS if name not in WITHOUT_BYTES])
+def test_only_understood_forms_are_left_to_the_fast_encoder(name: str) -> None:
+    vocabulary = vocabulary_of(Variant(pre_tokenizer=name))
+    encoder = Encoder(EncodeSettings(vocabulary=vocabulary, delimiter=MARK))
+    assert encoder.is_fast == (name in UNDERSTOOD)
+
+
+@pytest.mark.parametrize("variant", VARIANTS, ids=[variant.name for variant in VARIANTS])
+def test_ids_are_those_of_tokenizers_or_the_file_is_refused(variant: Variant) -> None:
+    try:
+        encoder = Encoder(EncodeSettings(vocabulary=vocabulary_of(variant), delimiter=MARK))
+    except UsageError:
+        return
+    reference = tokenizers.Tokenizer.from_str(variant.content().decode())
+    reference.encode_special_tokens = True
+    for kind in KINDS:
+        text = make_text(random.Random(7), kind, 3000)
+        got = encoder.encode(text.encode(), document_count=0).ids
+        assert got.tolist() == reference.encode(text, add_special_tokens=False).ids, kind
+
+
+@pytest.mark.parametrize(
+    "variant",
+    [
+        Variant(pre_tokenizer="an unknown key"),
+        Variant(added="an unknown key"),
+        Variant(model="an unknown key"),
+    ],
+    ids=lambda variant: variant.name,
+)
+def test_a_key_that_nobody_knows_goes_to_the_reference(variant: Variant) -> None:
+    assert not vocabulary_of(variant).plain
+
+
+def test_an_added_token_has_the_id_that_tokenizers_gives_it() -> None:
+    with pytest.raises(UsageError):
+        vocabulary_of(Variant(added="a gap in ids"))
+    made = json.loads(Variant().content())
+    made["added_tokens"] = [added_token("the", TOKENS)]  # which the vocabulary has under another id
+    with pytest.raises(UsageError):
+        from_json(json.dumps(made).encode(), name="mine")
+
+
+# The comparison at the beginning of a run
+
+
+@pytest.mark.parametrize("size", [500, SAMPLE_BYTES + 1, 5_000_000])
+def test_a_first_document_of_any_size_is_compared(size: int) -> None:
+    settings = EncodeSettings(vocabulary=taken_for_plain(vocabulary_of(CONTIGUOUS)), delimiter=MARK)
+    encoder = Encoder(settings)
+    assert encoder.is_fast
+    text = make_text(random.Random(1), "prose", size).encode()
+    assert find_disagreement(encoder, settings, text) is not None
+    honest = replace(settings, vocabulary=vocabulary_of(Variant(pre_tokenizer="cl100k")))
+    assert find_disagreement(Encoder(honest), honest, text) is None
+
+
+def misread(tmp_path: Path, *, memory: str) -> Prepared:
+    """A run whose tokenizer gigatoken reads wrongly, as if we did not know."""
+    source = tmp_path / "input.txt"
+    source.write_text(make_text(random.Random(1), "prose", 300_000))
+    settings = TokenizeSettings(tokenizer=write(CONTIGUOUS, tmp_path), eot="none")
+    prepared = prepare([str(source)], settings, memory=memory, workers=1)
+    encode = prepared.recipe.encode
+    encode = replace(encode, vocabulary=taken_for_plain(encode.vocabulary))
+    return replace(prepared, recipe=replace(prepared.recipe, encode=encode))
+
+
+@pytest.mark.parametrize("memory", ["256MiB", "2GiB"])
+@pytest.mark.parametrize("goes_on", [False, True], ids=["fresh", "going on"])
+def test_where_the_two_differ_the_reference_encodes_the_run(
+    tmp_path: Path, memory: str, *, goes_on: bool
+) -> None:
+    prepared = misread(tmp_path, memory=memory)
+    run = ShardRun.start(_made(tmp_path / "out"), prepared)
+    run.cursor = Cursor(file=0, position=200_000, within=200_000) if goes_on else run.cursor
+    told: list[object] = []
+    blocks = read_blocks(prepared.inputs, prepared.read, start=run.cursor)
+    proven, encoder, left = prove_encoder(prepared, run, blocks, told.append)
+    run.close()
+    assert not encoder.is_fast
+    assert not proven.recipe.encode.vocabulary.plain
+    assert [note.level for note in told if isinstance(note, Note)] == ["warning"]
+    assert sum(block.text_bytes for block in left) == (100_000 if goes_on else 300_000)
+
+
+def _made(folder: Path) -> Path:
+    (folder / ".lowtide").mkdir(parents=True)
+    return folder
+
+
+# What has no token
+
+
+def test_a_vocabulary_that_lacks_bytes_is_refused(tmp_path: Path) -> None:
+    tokenizer = write(Variant(model="a byte missing"), tmp_path)
+    (tmp_path / "input.txt").write_text("Dateigröße")
+    with pytest.raises(UsageError):
+        lowtide.Tokenizer.load(tokenizer)
+    with pytest.raises(UsageError):
+        lowtide.tokenize(
+            [tmp_path / "input.txt"],
+            tmp_path / "out",
+            TokenizeSettings(tokenizer=tokenizer, eot="none"),
+        )
+    assert not (tmp_path / "out").exists()
+
+
+def test_unknown_tokens_are_counted(tmp_path: Path) -> None:
+    tokenizer = write(Variant(model="a byte missing, unk"), tmp_path)
+    (tmp_path / "input.txt").write_text("Dateigröße, größer!")
+    done = lowtide.tokenize(
+        [tmp_path / "input.txt"],
+        tmp_path / "out",
+        TokenizeSettings(tokenizer=tokenizer, eot="none", val=0.0),
+    )
+    unknown = load_vocabulary(tokenizer).unknown
+    train = open_dataset(tmp_path / "out").splits["train"]
+    stored = np.count_nonzero(train.read(0, train.tokens) == unknown)
+    assert (
+        done.manifest.unknown_tokens == stored == 3
+    )  # the last is the ! itself, which means the same
+    assert read_manifest(tmp_path / "out").unknown_tokens == 3
+
+
+# Files that cannot be meant
+
+
+@pytest.mark.parametrize("number", [1 << 31, (1 << 32) + 5, -1])
+def test_ids_beyond_all_tables_are_refused_by_name(tmp_path: Path, number: int) -> None:
+    made = json.loads(Variant().content())
+    made["model"]["vocab"]["never met"] = number
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(made))
+    for load in (lowtide.Tokenizer.load, load_vocabulary):
+        with pytest.raises(UsageError, match=str(number)):
+            load(str(path))
+
+
+def test_a_file_that_does_not_decode_what_it_encodes_is_refused(tmp_path: Path) -> None:
+    made = json.loads(Variant(pre_tokenizer="digits").content())
+    path = tmp_path / "tokenizer.json"
+    path.write_text(json.dumps(made))
+    assert (
+        lowtide.Tokenizer.load(path).decode(lowtide.Tokenizer.load(path).encode("größe")) == "größe"
+    )
+    path.write_text(json.dumps(made | {"decoder": None}))
+    with pytest.raises(UsageError):
+        lowtide.Tokenizer.load(path)
+
+
+# Memory
+
+
+def test_the_reference_apart_gives_the_same_ids_and_says_when_its_room_is_too_small() -> None:
+    vocabulary = vocabulary_of(Variant(normalizer="NFKD"))
+    text = make_text(random.Random(1), "prose", 20_000).encode()
+    apart = ReferenceApart(vocabulary, "text", room_bytes=64 * MIB)
+    assert np.array_equal(apart.encode(text), make_reference(vocabulary, "text").encode(text))
+    with pytest.raises(OutOfRoomError):
+        apart.encode(text * 200)
+    assert np.array_equal(
+        apart.encode(b"again"), make_reference(vocabulary, "text").encode(b"again")
+    )
+    apart.close()
+
+
+@pytest.mark.slow  # a document of megabytes, by the reference
+def test_the_budget_that_a_refusal_names_is_enough(tmp_path: Path) -> None:
+    tokenizer = write(Variant(pre_tokenizer="bytes, no pattern"), tmp_path)
+    text = make_text(random.Random(1), "prose", 2_500_000)
+    (tmp_path / "input.txt").write_text(text)
+    settings = TokenizeSettings(tokenizer=tokenizer, eot="none", val=0.0)
+    with pytest.raises(DataError) as refused:
+        lowtide.tokenize([tmp_path / "input.txt"], tmp_path / "out", settings, memory="256MiB")
+    named = re.search(r"--memory (\S+)`", refused.value.remedy)
+    assert named
+    assert parse_bytes(named[1]) < 1 << 30
+    lowtide.tokenize([tmp_path / "input.txt"], tmp_path / "out", settings, memory=named[1])
+    train = open_dataset(tmp_path / "out").splits["train"]
+    expected = make_reference(load_vocabulary(tokenizer), "text").encode(text.encode())
+    assert np.array_equal(train.read(0, train.tokens), expected)
+
+
+# Afterwards
+
+
+def test_verify_says_that_ids_are_not_the_references(tmp_path: Path) -> None:
+    (tmp_path / "input.txt").write_text("one <|endoftext|> two")
+    settings = TokenizeSettings(special_in_text="token", val=0.0)
+    lowtide.tokenize([tmp_path / "input.txt"], tmp_path / "out", settings, listen=ignore)
+    manifest = read_manifest(tmp_path / "out")
+    other = manifest.settings | {"special_in_text": "text"}  # as if an encoder had been wrong
+    write_manifest(tmp_path / "out", replace(manifest, settings=other))
+    proof = verify(tmp_path / "out")
+    assert (proof.other_ids, proof.compared_documents) == (1, 1)
+    assert not proof.verification.sound
+
+
+@pytest.mark.slow  # real runs in boxes
+@pytest.mark.cgroup
+def test_variants_in_boxes_are_equal_or_refused() -> None:
+    campaign = Campaign(seed=3, variants=15, documents=1, largest_bytes=1_500_000)
+    outcomes = list(campaign.run())
+    assert not campaign.bad
+    assert sum(one.verdict == "equal" for one in outcomes) >= 8
