@@ -1,0 +1,200 @@
+"""A Jinja template, rendered in a process of its own. Whatever it does, the run ends with an error, not a kill.
+
+Rows that are read ahead (`expect`) are rendered in one go: asking for each would take longer than rendering it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import signal
+import subprocess
+import sys
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from lowtide.errors import SharedFaultError, UsageError
+from lowtide.source.examples.render_protocol import (
+    Answer,
+    BadRow,
+    Compiled,
+    Fault,
+    Messages,
+    NoMemory,
+    Rendered,
+    RenderLimits,
+    Setup,
+    TooLarge,
+    decode_answers,
+    read_frame,
+    write_frame,
+)
+from lowtide.source.examples.settings import Learn
+from lowtide.source.examples.sheet import Sheet
+from lowtide.source.examples.special_names import SpecialInText
+from lowtide.source.examples.token_names import CONFIG_FILE, TokenNames
+from lowtide.source.examples.turns import BadExampleError, Turn
+from lowtide.source.rows import too_large
+from lowtide.units import format_bytes
+
+_COMMAND = (sys.executable, "-P", "-m", "lowtide.source.examples.render_child")
+_ENDED_BY_TIME = -getattr(signal, "SIGPROF", 0)
+_MEND = "mend the template, or pass another `--template`"
+_LARGER = "pass a larger `--memory` if the example is large, or else mend the template"
+
+
+class JinjaTemplate:
+    """Renders rows through Jinja: slower than the built-in ones, and as wide as Hugging Face's templates."""
+
+    whole_messages = True
+
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        *,
+        special_tokens: Mapping[str, int],
+        special_in_text: SpecialInText,
+        names: TokenNames,
+        limits: RenderLimits,
+    ) -> None:
+        self.name = name
+        self.source = source
+        self.digest = hashlib.sha256(source.encode()).hexdigest()
+        self._setup = Setup(
+            name=name,
+            source=source,
+            special_tokens=dict(special_tokens),
+            special_in_text=special_in_text,
+            variables=dict(names.tokens),
+            limits=limits,
+        )
+        self._ahead: list[list[Turn]] = []
+        self._answers: dict[int, Answer] = {}
+        self._used: list[str] = []
+        self._child: _Child | None = self._start()
+        self._refuse_unknown(names)
+        self.tokens: Mapping[str, str] = {
+            each: names.tokens[each] for each in self._used if each in names.tokens
+        }
+
+    def _refuse_unknown(self, names: TokenNames) -> None:
+        unknown = [each for each in self._used if each not in names.tokens]
+        if unknown and not names.is_complete:
+            raise UsageError(
+                f"template {self.name} uses {' and '.join(unknown)}, and no {CONFIG_FILE} beside the tokenizer "
+                f"says which token that is",
+                remedy=f"put the tokenizer's {CONFIG_FILE} beside it, or write the token into the template",
+            )
+
+    def expect(self, examples: Sequence[list[Turn]]) -> None:
+        """`render` will be called for these, by and by: they may be rendered in one go."""
+        self._ahead = list(examples)
+        self._answers = {}
+
+    def render(self, turns: list[Turn], learn: Learn, sheet: Sheet) -> None:
+        """Lay the text of an example on the sheet, as parts of which some are learnt."""
+        if id(turns) not in self._answers:
+            self._ask(turns, learn)
+        answer = self._answers.pop(id(turns))
+        if isinstance(answer, Rendered):
+            first = len(sheet.parts)
+            sheet.learnt += [first + number for number in answer.learnt]
+            sheet.parts += answer.parts
+        elif isinstance(answer, BadRow):
+            raise BadExampleError(answer.reason)
+        elif isinstance(answer, TooLarge):
+            raise too_large("the example", answer.size_bytes, self._setup.limits.example_bytes)
+        elif isinstance(answer, Fault):
+            raise SharedFaultError(f"template {self.name} {answer.what}", remedy=answer.remedy)
+        else:
+            raise SharedFaultError(
+                f"template {self.name} needs more memory for one example than the "
+                f"{format_bytes(self._setup.limits.memory_bytes)} that it may take",
+                remedy=_LARGER,
+            )
+
+    def _ask(self, turns: list[Turn], learn: Learn) -> None:
+        """Have the example rendered, and those that were announced behind it."""
+        at = next((i for i, ahead in enumerate(self._ahead) if ahead is turns), None)
+        examples = [turns] if at is None else self._ahead[at:]
+        self._child = self._child or self._start()
+        try:
+            answers = self._child.ask((learn, [_messages(each) for each in examples]))
+        except RecursionError as error:
+            if len(examples) == 1:
+                raise BadExampleError("is nested too deeply") from error
+            self.expect([])  # one of them is: each by itself
+            self._ask(turns, learn)
+            return
+        if answers is None:
+            answers = [self._explain_end(self._child)]
+            self._child = None
+        self._answers |= zip(map(id, examples), answers, strict=False)
+
+    def _start(self) -> _Child:
+        child = _Child()
+        weakref.finalize(self, child.end)
+        answers = child.ask(self._setup)
+        answer = self._explain_end(child) if answers is None else next(iter(answers), None)
+        if isinstance(answer, NoMemory):
+            limit = format_bytes(self._setup.limits.memory_bytes)
+            answer = Fault(
+                f"takes more than {limit} to compile", f"write it more simply; {_LARGER}"
+            )
+        if isinstance(answer, Fault):
+            raise UsageError(f"template {self.name} {answer.what}", remedy=answer.remedy)
+        assert isinstance(answer, Compiled)
+        self._used = answer.used
+        return child
+
+    def _explain_end(self, child: _Child) -> Answer:
+        """Why there is no answer."""
+        code = child.end()
+        if code == _ENDED_BY_TIME:
+            seconds = self._setup.limits.cpu_seconds
+            return Fault(f"takes more than {seconds:g} seconds of CPU time for one example", _MEND)
+        if code == 1:  # Python could not even report the MemoryError
+            return NoMemory()
+        return Fault(f"ended its process (exit code {code})", _MEND)
+
+
+class _Child:
+    """The process, and the pipes to it."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            _COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
+
+    def ask(self, request: object) -> list[Answer] | None:
+        """What it answers; None when it is gone."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        data = pickle.dumps(request, protocol=pickle.HIGHEST_PROTOCOL)
+        try:
+            write_frame(process.stdin, data)
+            answered = read_frame(process.stdout)
+        except BrokenPipeError:
+            return None
+        try:
+            return None if answered is None else decode_answers(answered)
+        except msgspec.DecodeError:
+            return None
+
+    def end(self) -> int:
+        """The exit code; a process that still runs is killed."""
+        process = self._process
+        process.kill()
+        for pipe in (process.stdin, process.stdout):
+            with suppress(BrokenPipeError):  # what was not sent is of no use any more
+                pipe.close()  # type: ignore[union-attr]
+        return process.wait()
+
+
+def _messages(turns: Sequence[Turn]) -> Messages:
+    return [turn.message or {"role": turn.role, "content": turn.content} for turn in turns]
