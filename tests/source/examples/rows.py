@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -161,6 +163,15 @@ def template_at(
         special_in_text=in_text,
         limits=limits,
     )
+
+
+@functools.cache
+def template_of(source: str) -> Template:
+    """The same of a Jinja text, with one process for all who ask."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "t.jinja")
+        path.write_text(source, newline="")
+        return template_at(path)
 
 
 def example_settings(

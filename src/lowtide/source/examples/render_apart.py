@@ -127,13 +127,20 @@ class JinjaTemplate:
         except RecursionError as error:
             if len(examples) == 1:
                 raise BadExampleError("is nested too deeply") from error
-            self.expect([])  # one of them is: each by itself
-            self._ask(turns, learn)
-            return
+            return self._ask_alone(turns, learn)
         if answers is None:
-            answers = [self._explain_end(self._child)]
+            end = self._explain_end(self._child)
             self._child = None
+            if len(examples) > 1:
+                return self._ask_alone(turns, learn)
+            answers = [end]
         self._answers |= zip(map(id, examples), answers, strict=False)
+        return None
+
+    def _ask_alone(self, turns: list[Turn], learn: Learn) -> None:
+        """One of several examples is at fault, and which one is not known: each by itself from here."""
+        self.expect([])
+        self._ask(turns, learn)
 
     def _start(self) -> _Child:
         child = _Child()

@@ -33,7 +33,7 @@ _LENGTH = struct.Struct("<Q")
 class RenderLimits(msgspec.Struct, frozen=True, kw_only=True):
     """What the rendering of one example may take."""
 
-    memory_bytes: int = 112 * MIB
+    memory_bytes: int = 160 * MIB
     """How far the child may grow beyond what it is born with (about 12 MiB), the compiled template included."""
     example_bytes: int = 4 * MIB
     """The longest text of an example."""
