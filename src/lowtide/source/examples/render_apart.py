@@ -74,6 +74,7 @@ class JinjaTemplate:
         )
         self._ahead: list[list[Turn]] = []
         self._answers: dict[int, Answer] = {}
+        self._has_rendered = False
         self._used: list[str] = []
         self._child: _Child | None = self._start()
         self._refuse_unknown(names)
@@ -120,7 +121,10 @@ class JinjaTemplate:
     def _ask(self, turns: list[Turn], learn: Learn) -> None:
         """Have the example rendered, and those that were announced behind it."""
         at = next((i for i, ahead in enumerate(self._ahead) if ahead is turns), None)
-        examples = [turns] if at is None else self._ahead[at:]
+        alone = (
+            at is None or not self._has_rendered
+        )  # a hostile template shows at its first example
+        examples = [turns] if alone else self._ahead[at:]
         self._child = self._child or self._start()
         try:
             answers = self._child.ask((learn, [_messages(each) for each in examples]))
@@ -134,6 +138,7 @@ class JinjaTemplate:
             if len(examples) > 1:
                 return self._ask_alone(turns, learn)
             answers = [end]
+        self._has_rendered = True
         self._answers |= zip(map(id, examples), answers, strict=False)
         return None
 

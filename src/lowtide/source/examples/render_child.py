@@ -7,6 +7,7 @@ the midst of whatever it does: no Python has to run for it.
 from __future__ import annotations
 
 import faulthandler
+import gc
 import pickle
 import signal
 import sys
@@ -44,6 +45,7 @@ def main() -> None:
         return
     setup: Setup = pickle.loads(data)  # noqa: S301 - from the parent alone
     _warm_up()
+    gc.freeze()  # what is loaded now stays: no collection has to look at it
     with fence(setup.limits.memory_bytes):
         _limit_time(setup.limits.cpu_seconds)
         try:
