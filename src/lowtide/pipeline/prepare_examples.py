@@ -132,13 +132,16 @@ def mark_special_tokens(vocabulary: Vocabulary, delimiter: bytes) -> EncodeSetti
     )
 
 
-def describe_spelled_out(template_text: str, vocabulary: Vocabulary) -> str:
+def describe_spelled_out(settings: TokenizeSettings, vocabulary: Vocabulary) -> str:
     """What the template writes like a special token and the tokenizer does not know; empty if nothing.
 
     Such a name becomes the same tokens whether the template wrote it or a message did.
     """
     known = {*vocabulary.special_tokens, *vocabulary.added_tokens}
-    names = [name for name in dict.fromkeys(_NAME.findall(template_text)) if name not in known]
+    written = _NAME.findall(settings.template_text or "")
+    given: dict[str, str] = msgspec.json.decode(settings.template_tokens or "{}")
+    spelled = dict.fromkeys([*written, *filter(None, given.values())])
+    names = [name for name in spelled if name not in known]
     if not names:
         return ""
     if len(names) == 1:

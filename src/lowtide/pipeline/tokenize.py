@@ -114,7 +114,7 @@ def _introduce(prepared: Prepared, listen: Listener) -> None:
     listen(Note(text=f"budget {prepared.budget.in_words}; {_in_words(prepared)}"))
     if prepared.reads_stdin:
         listen(Note(text="standard input is read once: a run that is cut off cannot be resumed"))
-    spelled = describe_spelled_out(prepared.settings.template_text or "", prepared.vocabulary)
+    spelled = describe_spelled_out(prepared.settings, prepared.vocabulary)
     if spelled:
         listen(Note(text=spelled))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 import time
@@ -149,6 +150,48 @@ def test_a_template_can_be_used_again_after_it_was_ended(tmp_path: Path) -> None
                 read_blocks_of(rows, example_settings(template))
         else:
             assert marked(read_blocks_of(rows, example_settings(template))) == ["q\ufdd8a\ufdd9"]
+
+
+def test_whether_memory_suffices_depends_on_the_row_alone(tmp_path: Path) -> None:
+    """A row that just fits into a new process is not refused for what came before it."""
+    path = tmp_path / "t.jinja"
+    path.write_text(
+        "{% set n = namespace(v=[]) %}{% for a in range(messages[0].content | length) %}"
+        "{% set n.v = n.v + ['x' * 99000 ~ a] %}{% endfor %}{{ messages[1].content }}"
+    )
+
+    def chat(count: int) -> list[dict[str, str]]:
+        return [{"role": "user", "content": "x" * count}, {"role": "assistant", "content": "a"}]
+
+    def fits(rows: list[list[dict[str, str]]]) -> bool:
+        file = write_chats(tmp_path / "a.jsonl", rows)
+        try:
+            read_blocks_of(file, example_settings(template_at(path, limits=limits)))
+        except SharedFaultError:
+            return False
+        return True
+
+    limits = RenderLimits(memory_bytes=16 * MIB)
+    low, high = 1, 200
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (middle, high) if fits([chat(middle)]) else (low, middle)
+    assert low > 50
+    assert fits([chat(1), chat(2), chat(low - 1), chat(low // 2), chat(low - 1)] * 3)
+
+
+def test_a_signal_to_all_processes_leaves_the_rendering_one_to_its_parent(tmp_path: Path) -> None:
+    """So a scheduler's SIGTERM ends in a clean stop."""
+    path = tmp_path / "t.jinja"
+    path.write_text("{{ messages[0].content }}")
+    before = set(psutil.Process().children())
+    template = template_at(path)
+    (child,) = set(psutil.Process().children()) - before
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        child.send_signal(number)
+    rows = write_chats(tmp_path / "a.jsonl", [CHAT])
+    assert marked(read_blocks_of(rows, example_settings(template, "all")))
+    assert set(psutil.Process().children()) - before == {child}
 
 
 def test_no_process_is_left_behind(tmp_path: Path) -> None:

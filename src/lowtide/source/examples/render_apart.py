@@ -38,12 +38,13 @@ from lowtide.source.examples.special_names import SpecialInText
 from lowtide.source.examples.token_names import CONFIG_FILE, TokenNames
 from lowtide.source.examples.turns import BadExampleError, Turn
 from lowtide.source.rows import too_large
-from lowtide.units import format_bytes
+from lowtide.units import format_bytes, printable
 
 _COMMAND = (sys.executable, "-P", "-m", "lowtide.source.examples.render_child")
-_ENDED_BY_TIME = -getattr(signal, "SIGPROF", 0)
+_ENDED_BY_TIME = -signal.SIGPROF if hasattr(signal, "SIGPROF") else 1
 _MEND = "mend the template, or pass another `--template`"
 _LARGER = "pass a larger `--memory` if the example is large, or else mend the template"
+_SIMPLER = "write it more simply; a chat template takes a page. Or pass a larger `--memory`"
 
 
 class JinjaTemplate:
@@ -121,29 +122,30 @@ class JinjaTemplate:
     def _ask(self, turns: list[Turn], learn: Learn) -> None:
         """Have the example rendered, and those that were announced behind it."""
         at = next((i for i, ahead in enumerate(self._ahead) if ahead is turns), None)
-        alone = (
-            at is None or not self._has_rendered
-        )  # a hostile template shows at its first example
-        examples = [turns] if alone else self._ahead[at:]
-        self._child = self._child or self._start()
+        # The very first goes alone: with a hostile template, nothing has to be rendered twice.
+        examples = [turns] if at is None or not self._has_rendered else self._ahead[at:]
+        child = self._child = self._child or self._start()
         try:
-            answers = self._child.ask((learn, [_messages(each) for each in examples]))
+            answers = child.ask((learn, [_messages(each) for each in examples]))
         except RecursionError as error:
             if len(examples) == 1:
                 raise BadExampleError("is nested too deeply") from error
             return self._ask_alone(turns, learn)
         if answers is None:
-            end = self._explain_end(self._child)
             self._child = None
-            if len(examples) > 1:
-                return self._ask_alone(turns, learn)
-            answers = [end]
+            answers = [self._explain_end(child, "for one example")]
         self._has_rendered = True
+        is_short = any(isinstance(answer, NoMemory) for answer in answers)
+        if (len(examples) > 1 and self._child is None) or (is_short and child.asked > 2):
+            return self._ask_alone(turns, learn)
         self._answers |= zip(map(id, examples), answers, strict=False)
         return None
 
     def _ask_alone(self, turns: list[Turn], learn: Learn) -> None:
-        """One of several examples is at fault, and which one is not known: each by itself from here."""
+        """Ask for each by itself from here, a new process first: what came before must not decide."""
+        if self._child is not None:
+            self._child.end()
+            self._child = None
         self.expect([])
         self._ask(turns, learn)
 
@@ -151,27 +153,25 @@ class JinjaTemplate:
         child = _Child()
         weakref.finalize(self, child.end)
         answers = child.ask(self._setup)
-        answer = self._explain_end(child) if answers is None else next(iter(answers), None)
+        answer = self._explain_end(child, "to compile") if answers is None else answers[0]
         if isinstance(answer, NoMemory):
             limit = format_bytes(self._setup.limits.memory_bytes)
-            answer = Fault(
-                f"takes more than {limit} to compile", f"write it more simply; {_LARGER}"
-            )
+            answer = Fault(f"takes more than {limit} to compile", _SIMPLER)
         if isinstance(answer, Fault):
             raise UsageError(f"template {self.name} {answer.what}", remedy=answer.remedy)
         assert isinstance(answer, Compiled)
         self._used = answer.used
         return child
 
-    def _explain_end(self, child: _Child) -> Answer:
+    def _explain_end(self, child: _Child, doing: str) -> Answer:
         """Why there is no answer."""
-        code = child.end()
+        code, said = child.end()
         if code == _ENDED_BY_TIME:
             seconds = self._setup.limits.cpu_seconds
-            return Fault(f"takes more than {seconds:g} seconds of CPU time for one example", _MEND)
-        if code == 1:  # Python could not even report the MemoryError
+            return Fault(f"takes more than {seconds:g} seconds of CPU time {doing}", _MEND)
+        if "MemoryError" in said:
             return NoMemory()
-        return Fault(f"ended its process (exit code {code})", _MEND)
+        return Fault(f"ended its process with code {code}: {printable(said[-200:])}", _MEND)
 
 
 class _Child:
@@ -179,8 +179,9 @@ class _Child:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            _COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+            _COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
+        self.asked = 0
 
     def ask(self, request: object) -> list[Answer] | None:
         """What it answers; None when it is gone."""
@@ -188,24 +189,28 @@ class _Child:
         assert process.stdin is not None
         assert process.stdout is not None
         data = pickle.dumps(request, protocol=pickle.HIGHEST_PROTOCOL)
+        self.asked += 1
         try:
             write_frame(process.stdin, data)
             answered = read_frame(process.stdout)
-        except BrokenPipeError:
-            return None
-        try:
             return None if answered is None else decode_answers(answered)
-        except msgspec.DecodeError:
+        except (BrokenPipeError, msgspec.DecodeError):
             return None
 
-    def end(self) -> int:
-        """The exit code; a process that still runs is killed."""
+    def end(self) -> tuple[int, str]:
+        """The exit code, and what it said last; a process that still runs is killed."""
         process = self._process
         process.kill()
-        for pipe in (process.stdin, process.stdout):
+        if process.stdin is not None:
             with suppress(BrokenPipeError):  # what was not sent is of no use any more
-                pipe.close()  # type: ignore[union-attr]
-        return process.wait()
+                process.stdin.close()
+        if process.stdout is not None:
+            process.stdout.close()
+        said = ""
+        if process.stderr is not None and not process.stderr.closed:
+            said = process.stderr.read().decode(errors="replace").strip()
+            process.stderr.close()
+        return process.wait(), said
 
 
 def _messages(turns: Sequence[Turn]) -> Messages:

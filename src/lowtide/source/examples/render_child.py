@@ -39,7 +39,7 @@ from lowtide.source.examples.turns import BadExampleError
 
 def main() -> None:
     """Serve until standard input ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the terminal sends it to all; the parent decides
+    _set_signals()
     data = read_frame(sys.stdin.buffer)
     if data is None:
         return
@@ -61,6 +61,14 @@ def main() -> None:
         while (data := read_frame(sys.stdin.buffer)) is not None:
             batch: Batch = pickle.loads(data)  # noqa: S301 - from the parent alone
             _answer(_render_batch(renderer, batch, setup.limits))
+
+
+def _set_signals() -> None:
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # sent to all processes; the parent decides
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    if hasattr(signal, "SIGPROF"):
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)  # a parent may have ignored it
 
 
 def _warm_up() -> None:
@@ -109,7 +117,6 @@ def _render(renderer: JinjaRenderer, messages: Messages, learn: Learn, limit_byt
 def _limit_time(seconds: float) -> None:
     """End this process after so much CPU time from now; 0: no more."""
     if hasattr(signal, "setitimer"):
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_PROF, seconds)
     elif seconds:  # Windows: by the clock, and with room for a machine that has other work
         faulthandler.dump_traceback_later(4 * seconds, exit=True)
