@@ -205,12 +205,17 @@ def main() -> None:
 
 def run(folder: Path, chosen: argparse.Namespace) -> None:
     from lowtide.source.examples.templates import load_template
+    from lowtide.source.examples.token_names import TokenNames
 
     examples, template = folder / "examples.jsonl", folder / "chatml.jinja"
     make_examples(examples, chosen.examples)
     named = str(chosen.template or "chatml")
     loaded = load_template(
-        named, "chat", special_tokens={}, end_of_text="<|endoftext|>", special_in_text="text"
+        named,
+        "chat",
+        special_tokens={},
+        end_of_text="<|endoftext|>",
+        names=TokenNames(tokens={"eos_token": "<|endoftext|>"}, is_complete=True),
     )
     template.write_text(loaded.source)
     print(

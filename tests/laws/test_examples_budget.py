@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from bench.hostile_templates import TEMPLATES, at_run_time, judge, run
+from lowtide.source.examples.built_in import CHATML
 from lowtide.units import parse_bytes
 from tests.boxes import drop_from_page_cache, run_in_box
 from tests.commands import manifest_of
@@ -35,3 +37,38 @@ def test_twenty_thousand_examples_fit_into_the_smallest_box(
     assert (result.returncode, result.oom_kills) == (0, 0), result.stderr
     assert result.peak_private_bytes < parse_bytes(BUDGET)
     assert manifest_of(tmp_path / "out")["examples"]["examples"] == 20_000  # type: ignore[index]
+
+
+@pytest.mark.cgroup
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "name",
+    [
+        "translate with a large table",
+        "long texts kept in a list",
+        "two long splits",
+        "a macro that calls itself twice",
+        "squares",
+        "memory in every row",
+    ],
+)
+def test_a_hostile_template_ends_with_an_error_and_not_with_a_kill(
+    tmp_path: Path, name: str
+) -> None:
+    """A few of `bench/hostile_templates.py`, each in a process and a box of its own."""
+    result, _ = run(at_run_time(TEMPLATES[name]), tmp_path, BUDGET)
+    outcome = judge(result)
+    assert outcome.passed, (outcome, result)
+    assert result is not None
+    assert result.peak_private_bytes < parse_bytes(BUDGET)
+
+
+@pytest.mark.cgroup
+def test_examples_through_a_jinja_file_fit_too(tmp_path: Path, files: dict[str, Path]) -> None:
+    template = tmp_path / "mine.jinja"
+    template.write_text(CHATML)
+    command = [sys.executable, "-m", "lowtide", "tokenize", str(files["jsonl"]), "--memory", BUDGET]
+    command += ["--out", str(tmp_path / "out"), "--examples", "chat", "--template", str(template)]
+    result = run_in_box(command, limit_bytes=parse_bytes(BUDGET), timeout=300)
+    assert (result.returncode, result.oom_kills) == (0, 0), result.stderr
+    assert result.peak_private_bytes < parse_bytes(BUDGET)

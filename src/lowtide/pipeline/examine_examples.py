@@ -72,7 +72,11 @@ def _same_template(
 ) -> PreparedExamples:
     examples = prepare_examples(settings, vocabulary, inputs, delimiter)
     assert examples is not None, "only examples come here"
-    if examples.settings.template_text != settings.template_text:
+    found = examples.settings
+    if (found.template_text, found.template_tokens) != (
+        settings.template_text,
+        settings.template_tokens,
+    ):
         raise UsageError(
             f"the template {settings.template} has changed since", remedy="put the old one back"
         )

@@ -22,6 +22,8 @@ class MemoryGuard:
         """What the process held before the run, and is not the run's."""
         self._sampled = time.monotonic()
         self._stage = Stage.CALM
+        self.peak_private_bytes = 0
+        """The most that any look found, child processes included."""
 
     @property
     def is_due(self) -> bool:
@@ -33,6 +35,7 @@ class MemoryGuard:
         self._sampled = time.monotonic()
         sample = take_sample()
         sample = replace(sample, private_bytes=sample.private_bytes - self._foreign_bytes)
+        self.peak_private_bytes = max(self.peak_private_bytes, sample.private_bytes)
         self._listen(_memory_read(sample))
         stage, why = judge(sample, self._budget)
         if stage > self._stage and stage is not Stage.STOP:

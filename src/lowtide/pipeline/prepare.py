@@ -13,9 +13,15 @@ from lowtide.memory.limits import machine_limit
 from lowtide.memory.meter import private_bytes
 from lowtide.pipeline.encode_blocks import Recipe
 from lowtide.pipeline.prepare_examples import PreparedExamples, prepare_examples
-from lowtide.pipeline.settings import TokenizeSettings, check_settings, resolve_examples
+from lowtide.pipeline.settings import (
+    TokenizeSettings,
+    check_settings,
+    resolve_examples,
+    runs_jinja,
+)
 from lowtide.pipeline.spend import Allowances, foreign_bytes, spend
 from lowtide.shards.layout import ShardLayout
+from lowtide.source.examples.render_protocol import RenderLimits
 from lowtide.source.extent import find_tail
 from lowtide.source.find_inputs import InputFile, InputKind, survey_inputs
 from lowtide.source.safe_cuts import CutRule
@@ -77,7 +83,10 @@ def prepare(
     found = surveyed.files
     allowances = _choose_allowances(budget, vocabulary, found, settings, workers)
     delimiter = choose_delimiter(found, settings, vocabulary)
-    examples = prepare_examples(settings, vocabulary, found, delimiter)
+    limits = RenderLimits(
+        memory_bytes=allowances.render_bytes, example_bytes=allowances.row_limit_bytes
+    )
+    examples = prepare_examples(settings, vocabulary, found, delimiter, limits)
     encode = examples.encode if examples else _encode_text(vocabulary, delimiter, settings)
     return Prepared(
         settings=examples.settings if examples else settings,
@@ -128,6 +137,7 @@ def _choose_allowances(
         workers=choose_workers(workers),
         reads_rows=any(item.kind is not InputKind.TEXT for item in inputs),
         examples=settings.examples is not None,
+        renders=runs_jinja(settings),
     )
 
 

@@ -5,6 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
 
 from lowtide.errors import UsageError
 from lowtide.pipeline.encode_blocks import ExampleRecipe
@@ -13,7 +17,12 @@ from lowtide.source.examples.settings import ExampleReading
 from lowtide.source.find_inputs import InputFile, InputKind
 from lowtide.tokenizer.encode import EncodeSettings
 from lowtide.tokenizer.learnt_tokens import measure_tokens
-from lowtide.tokenizer.vocabulary import Vocabulary
+from lowtide.tokenizer.vocabulary import NAMES, Vocabulary
+
+if TYPE_CHECKING:
+    from lowtide.source.examples.render_protocol import RenderLimits
+    from lowtide.source.examples.templates import Template
+    from lowtide.source.examples.token_names import TokenNames
 
 _NAME = re.compile(r"<\|[^|<>\s]+\|>")
 
@@ -34,6 +43,7 @@ def prepare_examples(
     vocabulary: Vocabulary,
     inputs: Sequence[InputFile],
     delimiter: bytes,
+    limits: RenderLimits | None = None,
 ) -> PreparedExamples | None:
     """What resolved settings say about examples; None for text. Reads the template, and no row."""
     if settings.examples is None:
@@ -41,12 +51,10 @@ def prepare_examples(
     assert settings.too_long, "settings are resolved first"
     assert settings.context, "settings are resolved first"
     _refuse_text(inputs)
-    reading = read_template(settings, vocabulary)
+    reading = read_template(settings, vocabulary, limits)
     encode = mark_special_tokens(vocabulary, delimiter)
     return PreparedExamples(
-        settings=replace(
-            settings, template=reading.template.name, template_text=reading.template.source
-        ),
+        settings=record_template(settings, reading.template),
         reading=reading,
         encode=encode,
         recipe=ExampleRecipe(
@@ -57,26 +65,56 @@ def prepare_examples(
     )
 
 
-def read_template(settings: TokenizeSettings, vocabulary: Vocabulary) -> ExampleReading:
+def read_template(
+    settings: TokenizeSettings, vocabulary: Vocabulary, limits: RenderLimits | None = None
+) -> ExampleReading:
     """How rows become text, with the template that the settings name."""
     from lowtide.source.examples.templates import load_template, parse_columns
 
     assert settings.examples, "only examples have a template"
     assert settings.learn, "settings are resolved first"
-    names = {number: name for name, number in vocabulary.special_tokens.items()}
-    ends = vocabulary.end_of_text
     return ExampleReading(
         kind=settings.examples,
         template=load_template(
             settings.template,
             settings.examples,
             special_tokens=vocabulary.special_tokens,
-            end_of_text=None if ends is None else names.get(ends),
+            end_of_text=_end_of_text(vocabulary),
+            names=_find_token_names(settings.tokenizer, vocabulary),
             special_in_text=settings.special_in_text,
+            limits=limits,
         ),
         learn=settings.learn,
         columns=parse_columns(settings.column, settings.examples),
     )
+
+
+def record_template(settings: TokenizeSettings, template: Template) -> TokenizeSettings:
+    """The settings with all that the template is: a run whose template has changed does not go on."""
+    tokens = msgspec.json.encode(dict(sorted(template.tokens.items()))).decode()
+    return replace(
+        settings,
+        template=template.name,
+        template_text=template.source,
+        template_tokens=tokens if template.tokens else None,
+    )
+
+
+def _find_token_names(tokenizer: str, vocabulary: Vocabulary) -> TokenNames:
+    """Which special tokens a template knows by name; of a published encoding they are known without a file."""
+    from lowtide.source.examples.token_names import NOTHING_KNOWN, TokenNames, read_token_names
+
+    if tokenizer in NAMES:
+        end = _end_of_text(vocabulary) or ""
+        names = ("bos_token", "eos_token", "unk_token") if tokenizer == "gpt2" else ("eos_token",)
+        return TokenNames(tokens=dict.fromkeys(names, end), is_complete=False)
+    path = Path(tokenizer)
+    return read_token_names(path if path.is_dir() else path.parent) or NOTHING_KNOWN
+
+
+def _end_of_text(vocabulary: Vocabulary) -> str | None:
+    names = {number: name for name, number in vocabulary.special_tokens.items()}
+    return None if vocabulary.end_of_text is None else names.get(vocabulary.end_of_text)
 
 
 def mark_special_tokens(vocabulary: Vocabulary, delimiter: bytes) -> EncodeSettings:
@@ -94,13 +132,16 @@ def mark_special_tokens(vocabulary: Vocabulary, delimiter: bytes) -> EncodeSetti
     )
 
 
-def describe_spelled_out(template_text: str, vocabulary: Vocabulary) -> str:
+def describe_spelled_out(settings: TokenizeSettings, vocabulary: Vocabulary) -> str:
     """What the template writes like a special token and the tokenizer does not know; empty if nothing.
 
     Such a name becomes the same tokens whether the template wrote it or a message did.
     """
     known = {*vocabulary.special_tokens, *vocabulary.added_tokens}
-    names = [name for name in dict.fromkeys(_NAME.findall(template_text)) if name not in known]
+    written = _NAME.findall(settings.template_text or "")
+    given: dict[str, str] = msgspec.json.decode(settings.template_tokens or "{}")
+    spelled = dict.fromkeys([*written, *filter(None, given.values())])
+    names = [name for name in spelled if name not in known]
     if not names:
         return ""
     if len(names) == 1:

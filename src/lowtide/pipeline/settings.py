@@ -12,7 +12,7 @@ import msgspec
 from lowtide.errors import UsageError
 from lowtide.shards.layout import Format, Placement
 from lowtide.source.blocks import BadText
-from lowtide.source.examples.settings import ExampleKind, Learn, TooLong
+from lowtide.source.examples.settings import BUILT_IN, ExampleKind, Learn, TooLong
 from lowtide.source.find_inputs import InputFormat
 from lowtide.tokenizer.reference import SpecialInText
 
@@ -52,6 +52,8 @@ class TokenizeSettings:
     """The most tokens of an example."""
     template_text: str | None = None
     """The template itself, filled in when it is loaded: a file that changes is a setting that does."""
+    template_tokens: str | None = None
+    """The special tokens that the template was given by name, as JSON; filled in with it."""
 
     @property
     def placement(self) -> Placement:
@@ -101,6 +103,11 @@ def resolve_examples(settings: TokenizeSettings) -> TokenizeSettings:
         too_long=settings.too_long or "split",
         context=1024 if settings.context is None else settings.context,
     )
+
+
+def runs_jinja(settings: TokenizeSettings) -> bool:
+    """Whether examples go through a Jinja template, which runs in a process of its own."""
+    return settings.examples is not None and settings.template not in (None, *BUILT_IN)
 
 
 def check_settings(settings: TokenizeSettings) -> None:

@@ -40,7 +40,11 @@ _EXAMPLE_COPIES = 16
 """An example beside: its contents and its text as Python has them, where one emoji makes four bytes of
 every letter; marked, searched, and as bytes again."""
 _TEMPLATE_BYTES = 12 * MIB
-"""Templates and what runs them."""
+"""Templates and what runs them; for a Jinja template, the process that does, before it has any."""
+_RENDER_BYTES = 28 * MIB
+"""The least that a Jinja template may take: compiled, and a few copies of an example."""
+_RENDERED_READER_BYTES = 32 * MIB
+"""A reader of rows beside it: of an example's copies most are in the other process."""
 
 
 def foreign_bytes(private_at_start: int) -> int:
@@ -69,6 +73,8 @@ class Allowances:
     """What the reference beside one worker may use, its process apart."""
     spare_bytes: int
     """What it may use with nothing else under way, less the copies of the document here."""
+    render_bytes: int
+    """What a Jinja template may take for one example."""
     needs: dict[str, int]
 
     @property
@@ -101,38 +107,55 @@ def spend(
     workers: int,
     reads_rows: bool,
     examples: bool = False,
+    renders: bool = False,
 ) -> Allowances:
     """The most workers, up to `workers`, and the largest blocks that the budget carries.
 
     `reads_rows`: a reader of JSONL, parquet or Arrow holds whole lines and pages, one of text does not.
     `examples`: rows go through a template, and have learnt bits.
+    `renders`: the template is a Jinja file, which runs in a process of its own.
     """
-    needs_of = _needs_of_examples if examples else _needs
+    kind = _Kind(reads_rows=reads_rows, examples=examples, renders=renders)
     for count in range(workers, 0, -1):
         for block_bytes in _BLOCK_SIZES:
-            needs = needs_of(vocabulary, count, block_bytes, reads_rows)
+            needs = _needs_of(vocabulary, count, block_bytes, kind)
             if sum(needs.values()) <= budget.total_bytes:
-                copies = _EXAMPLE_COPIES if examples else None
-                return _with_rest(budget, needs, vocabulary, count, block_bytes, copies)
-    check_needs(budget, needs_of(vocabulary, 1, _BLOCK_SIZES[-1], reads_rows))
+                return _with_rest(budget, needs, vocabulary, count, block_bytes, kind)
+    check_needs(budget, _needs_of(vocabulary, 1, _BLOCK_SIZES[-1], kind))
     raise AssertionError("needs that fit were refused")
 
 
-def smallest_budget(vocabulary: Vocabulary, *, reads_rows: bool, examples: bool = False) -> int:
+def smallest_budget(
+    vocabulary: Vocabulary, *, reads_rows: bool, examples: bool = False, renders: bool = False
+) -> int:
     """What one worker with the smallest blocks needs."""
-    needs_of = _needs_of_examples if examples else _needs
-    return sum(needs_of(vocabulary, 1, _BLOCK_SIZES[-1], reads_rows).values())
+    kind = _Kind(reads_rows=reads_rows, examples=examples, renders=renders)
+    return sum(_needs_of(vocabulary, 1, _BLOCK_SIZES[-1], kind).values())
 
 
-def _needs_of_examples(
-    vocabulary: Vocabulary, workers: int, block_bytes: int, reads_rows: bool
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Kind:
+    """What is read; see `spend`."""
+
+    reads_rows: bool
+    examples: bool
+    renders: bool
+
+
+def _needs_of(
+    vocabulary: Vocabulary, workers: int, block_bytes: int, kind: _Kind
 ) -> dict[str, int]:
-    needs = _needs(vocabulary, workers, block_bytes, reads_rows)
+    needs = _needs(vocabulary, workers, block_bytes, kind.reads_rows)
+    if not kind.examples:
+        return needs
     more = PEAK_BYTES_PER_EXAMPLE_BYTE - PEAK_BYTES_PER_TEXT_BYTE
     needs["blocks"] += workers * block_bytes * more
     needs["shard writers"] = needs_bytes(split_count=2, learnt=True)
     needs["templates"] = _TEMPLATE_BYTES
     needs["token lengths"] = lengths_bytes(vocabulary)
+    if kind.renders:
+        needs["templates"] += _RENDER_BYTES
+        needs["reader"] = _RENDERED_READER_BYTES
     return needs
 
 
@@ -165,28 +188,35 @@ def _with_rest(
     vocabulary: Vocabulary,
     workers: int,
     block_bytes: int,
-    example_copies: int | None,
+    kind: _Kind,
 ) -> Allowances:
     """Of what is left, the reader gets the most: its limits are what people run into. One huge document
-    may use all of it and the caches too: they are given back first."""
+    may use all of it and the caches too: they are given back first. A Jinja template gets as much more
+    as the reader does."""
     rest = budget.total_bytes - sum(needs.values())
     more = rest // 4 // workers // _CACHE_COPIES
     cache_bytes = min(_LEAST_CACHE_BYTES + more, _MOST_CACHE_BYTES)
     caches = max(needs["encoder caches"], workers * _cache_share(vocabulary, cache_bytes))
     reader = needs["reader"] + rest - (caches - needs["encoder caches"])
+    render = (reader - needs["reader"]) // 2 if kind.renders else 0
+    reader -= render
     for_one = caches + needs["blocks"] + reader
     word_limit = for_one // (PEAK_BYTES_PER_WORD_BYTE + _TEXT_COPIES)
     if not vocabulary.plain:
         word_limit = (for_one - APART_BYTES) // (LEAST_BYTES_PER_TEXT_BYTE + COPIES_OF_TEXT)
     row_limit = max(reader // _ROW_COPIES, word_limit)
     share = caches // workers - APART_BYTES
+    given = {"encoder caches": caches, "reader": reader}
+    if kind.renders:
+        given["templates"] = needs["templates"] + render
     return Allowances(
         workers=workers,
         block_bytes=block_bytes,
         cache_bytes=cache_bytes,
-        row_limit_bytes=reader // example_copies if example_copies else row_limit,
+        row_limit_bytes=reader // _EXAMPLE_COPIES if kind.examples else row_limit,
         word_limit_bytes=word_limit,
         room_bytes=share - cache_bytes if vocabulary.plain else share,
         spare_bytes=for_one - APART_BYTES,
-        needs=needs | {"encoder caches": caches, "reader": reader},
+        render_bytes=_RENDER_BYTES + render,
+        needs=needs | given,
     )

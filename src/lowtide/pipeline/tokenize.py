@@ -124,7 +124,7 @@ def _introduce(prepared: Prepared, listen: Listener) -> None:
         listen(Note(text="standard input is read once: a run that is cut off cannot be resumed"))
     if prepared.skipped:
         listen(Note(text=describe_skipped(prepared.skipped)))
-    spelled = describe_spelled_out(prepared.settings.template_text or "", prepared.vocabulary)
+    spelled = describe_spelled_out(prepared.settings, prepared.vocabulary)
     if spelled:
         listen(Note(text=spelled))
 

@@ -161,6 +161,7 @@ class Watch:
     def _judge_memory(self, encoder: Renewable) -> None:
         """note → give caches back → seal and stop; the kernel is never left to decide."""
         stage, why = self._guard.look()
+        self.peak_private_bytes = max(self.peak_private_bytes, self._guard.peak_private_bytes)
         if stage is Stage.GIVE_BACK:
             encoder.renew()
             give_back()

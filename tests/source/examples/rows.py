@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import re
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -17,9 +19,11 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from lowtide.source.blocks import Block, ReadSettings
 from lowtide.source.examples.marks import LEARNT_CLOSE, LEARNT_OPEN, assign_marks
+from lowtide.source.examples.render_protocol import RenderLimits
 from lowtide.source.examples.settings import ExampleKind, ExampleReading, Learn
 from lowtide.source.examples.special_names import SpecialInText
 from lowtide.source.examples.templates import Template, load_template
+from lowtide.source.examples.token_names import TokenNames
 from lowtide.source.find_inputs import find_inputs
 from lowtide.source.stream import read_blocks
 from tests.source.readings import MARK, START, reading
@@ -147,6 +151,7 @@ def template_at(
     *,
     special: Mapping[str, int] = SPECIAL,
     in_text: SpecialInText = "text",
+    limits: RenderLimits | None = None,
 ) -> Template:
     """A template with this module's special tokens."""
     return load_template(
@@ -154,9 +159,19 @@ def template_at(
         kind,
         special_tokens=special,
         end_of_text=END_OF_TEXT,
-        bos="<s>",
+        names=TokenNames(tokens={"bos_token": "<s>", "eos_token": END_OF_TEXT}, is_complete=False),
         special_in_text=in_text,
+        limits=limits,
     )
+
+
+@functools.cache
+def template_of(source: str) -> Template:
+    """The same of a Jinja text, with one process for all who ask."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "t.jinja")
+        path.write_text(source, newline="")
+        return template_at(path)
 
 
 def example_settings(

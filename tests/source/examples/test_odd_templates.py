@@ -61,14 +61,29 @@ def test_a_template_cannot_write_our_marks(tmp_path: Path, source: str) -> None:
         template_at(tmp_path / "t.jinja")
 
 
-def test_what_no_count_knows_ends_by_the_clock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("lowtide.source.examples.metering.LONGEST_SECONDS", 0.05)
-    (tmp_path / "t.jinja").write_text("{% for a in range(300000) %}{{ a }}{% endfor %}" + SAYS)
+def test_a_generator_is_shown_as_a_list_for_its_own_text_holds_an_address(tmp_path: Path) -> None:
+    (tmp_path / "t.jinja").write_text("{{ messages | map(attribute='role') }}" + SAYS)
     rows = write_chats(tmp_path / "a.jsonl", [CHAT])
-    with pytest.raises(DataError, match="seconds for one example"):
-        read_blocks_of(rows, example_settings(template_at(tmp_path / "t.jinja"), bad_text="skip"))
+    (text,) = marked(
+        read_blocks_of(rows, example_settings(template_at(tmp_path / "t.jinja"), "all"))
+    )
+    assert "['user', 'assistant']" in text
+
+
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet", ".arrow"])
+def test_answers_that_do_not_fit_one_message_come_in_order(tmp_path: Path, suffix: str) -> None:
+    """Rows are rendered ahead in batches, bad ones among them."""
+    (tmp_path / "t.jinja").write_text(
+        "{% if messages[0].content == '7' %}{{ raise_exception('no') }}{% endif %}"
+        "{{ messages[0].content * 9999 }}" + SAYS
+    )
+    chats = [[{"role": "user", "content": str(number)}, CHAT[1]] for number in range(300)]
+    rows = write_chats(tmp_path / f"a{suffix}", chats)
+    settings = example_settings(template_at(tmp_path / "t.jinja"), bad_text="skip")
+    blocks = read_blocks_of(rows, settings)
+    expected = [str(number) * 9999 for number in range(300) if number != 7]
+    assert [text.partition("\ufdd8")[0] for text in marked(blocks)] == expected
+    assert sum(block.bad_count for block in blocks) == 1
 
 
 def test_a_row_group_without_rows_is_stepped_over(tmp_path: Path) -> None:

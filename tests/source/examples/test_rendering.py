@@ -17,6 +17,7 @@ from lowtide.source.examples.marks import LEARNT_CLOSE, LEARNT_OPEN, assign_mark
 from lowtide.source.examples.settings import Learn
 from lowtide.source.examples.special_names import SpecialInText
 from lowtide.source.examples.templates import load_template
+from lowtide.source.examples.token_names import TokenNames
 from tests.source.examples.rows import (
     CONTENTS,
     END_OF_TEXT,
@@ -31,6 +32,7 @@ from tests.source.examples.rows import (
     read_blocks_of,
     render,
     template_at,
+    template_of,
     unmarked,
     write_chats,
 )
@@ -90,10 +92,7 @@ def without_empty(text: str) -> str:
 
 def read_one(source: str | None, name: str, messages: list[Message], learn: Learn) -> list[str]:
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "t.jinja")
-        if source is not None:
-            path.write_text(source, newline="")
-        template = template_at(path if source is not None else name)
+        template = template_at(name) if source is None else template_of(source)
         file = write_chats(Path(folder, "a.jsonl"), [messages])
         return marked(read_blocks_of(file, example_settings(template, learn, bad_text="skip")))
 
@@ -147,9 +146,7 @@ def test_a_plain_completion_is_its_jinja_text(prompt: str, completion: str) -> N
         path.write_text(json.dumps(write_row) + "\n")
         template = template_at(None, "completion")
         (found,) = marked(read_blocks_of(path, example_settings(template, kind="completion")))
-        jinja = Path(folder, "t.jinja")
-        jinja.write_text(PLAIN_COMPLETION)
-        by_jinja = example_settings(template_at(jinja, "completion"), kind="completion")
+        by_jinja = example_settings(template_of(PLAIN_COMPLETION), kind="completion")
         assert marked(read_blocks_of(path, by_jinja)) == [found]
     assert found == prompt + LEARNT_OPEN + completion + MARKS[END_OF_TEXT] + LEARNT_CLOSE
     assert unmarked(found) == re.sub(
@@ -219,8 +216,9 @@ def test_a_completion_without_words_is_no_earlier_answer(tmp_path: Path) -> None
     path = write_chats(tmp_path / "a.jsonl", [chat])
     jinja = tmp_path / "t.jinja"
     jinja.write_text(PLAIN)
+    names = TokenNames(tokens={"eos_token": ""}, is_complete=True)
     for name in ("plain", str(jinja)):
-        template = load_template(name, "chat", special_tokens={}, end_of_text=None)
+        template = load_template(name, "chat", special_tokens={}, end_of_text=None, names=names)
         (block,) = read_blocks_of(path, example_settings(template, "completion", bad_text="skip"))
         assert (block.document_count, block.bad_count) == (0, 1)
 

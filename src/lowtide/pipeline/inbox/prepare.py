@@ -10,7 +10,7 @@ import xxhash
 from lowtide.memory.budget import Budget
 from lowtide.pipeline.inbox.settings import InboxSettings, tokenize_settings, told_of_toml
 from lowtide.pipeline.run_source import RunSource, inbox_source
-from lowtide.pipeline.settings import TokenizeSettings
+from lowtide.pipeline.settings import TokenizeSettings, runs_jinja
 from lowtide.pipeline.spend import smallest_budget
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.tokenizer.vocabulary import Vocabulary, load_vocabulary
@@ -65,16 +65,19 @@ def prepare_inbox(folder: Path, settings: InboxSettings, *, context: int) -> Pre
         vocabulary_size=vocabulary.size,
         fingerprint=vocabulary.fingerprint,
         least_bytes=smallest_budget(
-            vocabulary, reads_rows=True, examples=named.examples is not None
+            vocabulary,
+            reads_rows=True,
+            examples=named.examples is not None,
+            renders=runs_jinja(named),
         ),
     )
 
 
 def _with_template(named: TokenizeSettings, vocabulary: Vocabulary) -> TokenizeSettings:
-    from lowtide.pipeline.prepare_examples import read_template
+    from lowtide.pipeline.prepare_examples import read_template, record_template
 
     template = read_template(named, vocabulary).template
-    return replace(named, template_text=template.source)
+    return replace(record_template(named, template), template=named.template)
 
 
 def _record(settings: InboxSettings, named: TokenizeSettings, vocabulary: Vocabulary) -> JsonObject:
@@ -86,4 +89,6 @@ def _record(settings: InboxSettings, named: TokenizeSettings, vocabulary: Vocabu
     record["tokenizer_content"] = vocabulary.fingerprint
     if named.template_text is not None:
         record["template_text"] = xxhash.xxh3_128_hexdigest(named.template_text.encode())
+    if named.template_tokens is not None:
+        record["template_tokens"] = named.template_tokens
     return record

@@ -79,8 +79,10 @@ class Shelf:
         """What the shards hold; UsageError where they were made by another tokenizer or template."""
         manifest = read_manifest(self.shards_of(entry))
         template = manifest.examples.template_text if manifest.examples else None
-        made_by = manifest.tokenizer.fingerprint, template
-        if made_by != (self._inbox.fingerprint, self._inbox.tokenize.template_text):
+        tokens = manifest.settings.get("template_tokens")
+        made_by = manifest.tokenizer.fingerprint, template, tokens
+        named = self._inbox.tokenize
+        if made_by != (self._inbox.fingerprint, named.template_text, named.template_tokens):
             self.remove(entry)
             raise UsageError(
                 f"{printable(entry.name)} was tokenized by another tokenizer or template than the run's",

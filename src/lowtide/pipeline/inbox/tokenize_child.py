@@ -11,7 +11,7 @@ import json
 import os
 import sys
 import threading
-from dataclasses import asdict, replace
+from dataclasses import asdict
 
 import msgspec
 
@@ -58,8 +58,11 @@ def _refuse_changes(asked: Asked) -> None:
     if vocabulary.fingerprint != asked.fingerprint:
         raise _changed(f"the tokenizer {settings.tokenizer}")
     delimiter = choose_delimiter([], settings, vocabulary)
-    found = prepare_examples(replace(settings, template_text=None), vocabulary, [], delimiter)
-    if found is not None and found.settings.template_text != settings.template_text:
+    found = prepare_examples(settings, vocabulary, [], delimiter)
+    if found is not None and (found.settings.template_text, found.settings.template_tokens) != (
+        settings.template_text,
+        settings.template_tokens,
+    ):
         raise _changed(f"the template {settings.template}")
 
 

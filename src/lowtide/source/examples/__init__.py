@@ -10,10 +10,12 @@ Costs:  some Python for every example; built-in templates about a tenth of a Jin
     turns.py          a row as turns of a conversation, or why it is none
     templates.py      load_template, parse_columns
     built_in.py       built-in templates, fast, and the Jinja text of each
-    jinja_template.py a template in Hugging Face's convention
-    sandbox.py        where such a template runs: it reads nothing, ends, and makes nothing huge
-    counted_tree.py   the counting, put into a template's syntax tree
-    metering.py       what a rendering has used up, and how large a thing it asks for would be
+    render_apart.py   a Jinja template, rendered in a process of its own
+    render_protocol.py what is said between the two
+    render_child.py   that process: behind a memory fence, with a limit on its time
+    jinja_template.py a template in Hugging Face's convention, in that process
+    sandbox.py        what such a template can reach
+    token_names.py    `bos_token`, `eos_token`: what a tokenizer's settings call its special tokens
     sheet.py          examples laid one behind the other, until they make a piece
     example_columns.py rows out of Arrow columns
     read_examples.py  rows out of each format, through the template, into pieces

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 from lowtide.source.examples.settings import ExampleKind, Learn
 from lowtide.source.examples.sheet import Sheet
@@ -59,6 +60,7 @@ class BuiltInTemplate:
     """Text before each content and behind it; what is behind an assistant's content is learnt with it."""
 
     whole_messages = False
+    tokens: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self,
@@ -85,6 +87,9 @@ class BuiltInTemplate:
         self._ending = names.to_marks(ending).encode()
         self._learnt_ending = names.to_marks(learnt_ending).encode()
         self._last = names.to_marks(last).encode()
+
+    def expect(self, examples: Sequence[list[Turn]]) -> None:
+        """Each is rendered when its turn comes."""
 
     def render(self, turns: Sequence[Turn], learn: Learn, sheet: Sheet) -> None:
         """Lay the text of an example on the sheet, as parts of which some are learnt."""

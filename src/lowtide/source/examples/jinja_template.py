@@ -1,4 +1,4 @@
-"""A template in Hugging Face's convention, compiled once, run in a sandbox that ends.
+"""A template in Hugging Face's convention, compiled once; runs in the child process (`render_child.py`).
 
 What is learnt: its `{% generation %}` blocks. In a template without any, the assistant's contents are wrapped
 in marks and found again in the text, together with a special token directly behind. The text must be the
@@ -8,40 +8,34 @@ learnt.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import re
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TypeAlias, cast
 
 import jinja2
-from jinja2 import nodes
+from jinja2 import meta, nodes
 
-from lowtide.errors import SharedFaultError, UsageError
-from lowtide.source.examples.counted_tree import RefusedNodeError
 from lowtide.source.examples.marks import LEARNT_CLOSE, LEARNT_OPEN
-from lowtide.source.examples.metering import TooMuchError
-from lowtide.source.examples.sandbox import TemplateEnvironment
+from lowtide.source.examples.render_protocol import TOKEN_NAMES, Messages, Rendered, Setup
+from lowtide.source.examples.sandbox import RefusedNodeError, TemplateEnvironment
 from lowtide.source.examples.settings import Learn
-from lowtide.source.examples.sheet import Sheet
 from lowtide.source.examples.special_names import SpecialNames
-from lowtide.source.examples.turns import BadExampleError, Turn, gather, rebuilt
+from lowtide.source.examples.turns import BadExampleError, gather, rebuilt
 from lowtide.units import printable
 
-Messages: TypeAlias = list[dict[str, object]]
 Places: TypeAlias = list[tuple[int, int]]
+_Compiled: TypeAlias = tuple[jinja2.Template, bool, bool, set[str]]
 
 _LEARNT_MARK = re.compile(f"[{LEARNT_OPEN}{LEARNT_CLOSE}]")
 _BUFFERED = (
     *(nodes.Macro, nodes.CallBlock, nodes.FilterBlock, nodes.AssignBlock),
     *(nodes.Block, nodes.For),  # of loops the recursive ones, which give their text back
 )
-_ENDS_THE_RUN = (
-    TooMuchError,
+_TEMPLATES_FAULT = (
     jinja2.exceptions.SecurityError,
     jinja2.exceptions.TemplateNotFound,
-    MemoryError,
     RecursionError,
     OverflowError,
 )
@@ -51,32 +45,34 @@ _ADD_BLOCKS = (
 )
 
 
-class JinjaTemplate:
-    """Renders rows through Jinja: slower than the built-in ones, and as wide as Hugging Face's templates."""
+class RefusedTemplateError(Exception):
+    """The template is at fault: it cannot be compiled, or every other row would fail as well."""
 
-    whole_messages = True
+    def __init__(self, problem: str, *, remedy: str) -> None:
+        super().__init__(problem)
+        self.problem = problem
+        self.remedy = remedy
 
-    def __init__(
-        self, name: str, source: str, names: SpecialNames, *, bos: str | None, eos: str | None
-    ) -> None:
-        self.name = name
-        self.source = source
-        self.digest = hashlib.sha256(source.encode()).hexdigest()
-        self._names = names
+
+class JinjaRenderer:
+    """Renders the messages of a row."""
+
+    def __init__(self, setup: Setup) -> None:
+        self._name = setup.name
+        self._names = SpecialNames(setup.special_tokens, setup.special_in_text)
         self._environment = TemplateEnvironment()
-        with_tree = _compile(self._environment, name, source)
-        self._template, self._has_blocks, self._is_buffered = with_tree
+        compiled = _compile(self._environment, setup.source)
+        self._template, self._has_blocks, self._is_buffered, asked_for = compiled
+        self.used = sorted(asked_for & (TOKEN_NAMES | setup.variables.keys()))
         self._variables = {
-            "bos_token": bos or "",
-            "eos_token": eos or "",
             "add_generation_prompt": False,
             "tools": None,
             "documents": None,
+            **setup.variables,
         }
 
-    def render(self, turns: Sequence[Turn], learn: Learn, sheet: Sheet) -> None:
-        """Lay the text of an example on the sheet, as parts of which some are learnt."""
-        messages = [turn.message or {"role": turn.role, "content": turn.content} for turn in turns]
+    def render(self, messages: Messages, learn: Learn) -> Rendered:
+        """The text of an example, in parts of which some are learnt."""
         hidden = self._without_names(messages)
         text, places = self._render_learnt(hidden, learn)
         is_changed = hidden is not messages
@@ -86,11 +82,13 @@ class JinjaTemplate:
                 "`--special-in-text token` would take it for the token"
             )
         places = self._around_names(text, places, end_too=not self._has_blocks)
+        rendered = Rendered(parts=[], learnt=[])
         for part, is_learnt in _parts(text, places):
             if is_learnt:
-                sheet.learnt.append(len(sheet.parts))
+                rendered.learnt.append(len(rendered.parts))
             part = self._names.to_marks(part)
-            sheet.parts.append(self._encoded(self._names.show(part) if is_changed else part))
+            rendered.parts.append(_encoded(self._names.show(part) if is_changed else part))
+        return rendered
 
     def _without_names(self, messages: Messages) -> Messages:
         """The messages with names, and parts of names at a content's ends, hidden; the same where none are."""
@@ -123,9 +121,9 @@ class JinjaTemplate:
         marked = self._run(messages, marks_learnt=True)
         text, places = _take_marks(marked)
         if not _is_nested(marked) or (self._is_buffered and text != self._run(messages)):
-            raise self._fault(
+            raise RefusedTemplateError(
                 "works on the text of a generation block after the block",
-                "write the blocks out directly, not through a macro, a `set` or a `filter`",
+                remedy="write the blocks out directly, not through a macro, a `set` or a `filter`",
             )
         if learn == "completion":
             places = places[self._blocks_before_last(messages) :]
@@ -146,9 +144,9 @@ class JinjaTemplate:
             marked = self._run(wrapped)
             if _LEARNT_MARK.sub("", marked) == plain_text and _is_paired(marked):
                 return _take_marks(marked)
-        raise self._fault(
+        raise RefusedTemplateError(
             "changes the assistant's text or acts on it, so the learnt part cannot be found",
-            _ADD_BLOCKS,
+            remedy=_ADD_BLOCKS,
         )
 
     def _around_names(self, text: str, places: Places, *, end_too: bool) -> Places:
@@ -176,46 +174,42 @@ class JinjaTemplate:
     def _run(self, messages: Messages, *, marks_learnt: bool = False) -> str:
         """One rendering. What is the template's fault ends the run, what is the row's makes a bad row."""
         environment = self._environment
-        environment.meter.begin()
         environment.marks_learnt = marks_learnt
         context = self._template.new_context({"messages": messages, **self._variables})
         try:
             return environment.concat(self._template.root_render_func(context))
-        except _ENDS_THE_RUN as error:
-            raise self._fault(
-                _describe(error), "mend the template, or pass another `--template`"
+        except MemoryError:
+            raise
+        except _TEMPLATES_FAULT as error:
+            raise RefusedTemplateError(
+                _describe(error), remedy="mend the template, or pass another `--template`"
             ) from error
         except jinja2.exceptions.UndefinedError as error:
             if "strftime_now" in str(error):
-                raise self._fault(
+                raise RefusedTemplateError(
                     "asks for today's date, which would give other tokens every day",
-                    "write a date into the template in place of `strftime_now`",
+                    remedy="write a date into the template in place of `strftime_now`",
                 ) from error
             raise self._bad(error) from error
-        except (jinja2.exceptions.TemplateError, ArithmeticError, AttributeError) as error:
+        except Exception as error:  # a filter may raise anything
             raise self._bad(error) from error
-        except (LookupError, TypeError, ValueError, RuntimeError) as error:
-            raise self._bad(error) from error
-
-    def _encoded(self, part: str) -> bytes:
-        try:
-            return part.encode()
-        except UnicodeEncodeError as error:
-            raise self._fault("writes half a character", "mend the template") from error
 
     def _bad(self, error: Exception) -> BadExampleError:
-        return BadExampleError(f"template {self.name} says: {printable(str(error))[:200]}")
-
-    def _fault(self, what: str, remedy: str) -> SharedFaultError:
-        return SharedFaultError(f"template {self.name} {what}", remedy=remedy)
+        return BadExampleError(f"template {self._name} says: {printable(str(error))[:200]}")
 
 
-def _compile(
-    environment: TemplateEnvironment, name: str, source: str
-) -> tuple[jinja2.Template, bool, bool]:
-    """The template, whether it has generation blocks, and whether their text may be worked on afterwards."""
+def _encoded(part: str) -> bytes:
     try:
-        tree = environment.parse_counted(source)
+        return part.encode()
+    except UnicodeEncodeError as error:
+        raise RefusedTemplateError("writes half a character", remedy="mend the template") from error
+
+
+def _compile(environment: TemplateEnvironment, source: str) -> _Compiled:
+    """The template, whether it has generation blocks, and whether their text may be worked on afterwards,
+    and the variables that it is to be given."""
+    try:
+        tree = environment.parse_checked(source)
         blocks = [node for node in tree.find_all(nodes.CallBlock) if _is_generation(node)]
         buffered = [
             inner
@@ -224,23 +218,24 @@ def _compile(
             for inner in outer.find_all(nodes.CallBlock)
             if _is_generation(inner)
         ]
+        asked_for = meta.find_undeclared_variables(tree)
         code = environment.compile(tree, filename="<template>")
         template = jinja2.Template.from_code(environment, code, environment.globals)
     except RefusedNodeError as error:
-        raise UsageError(
-            f"template {name}, {error}", remedy="write it without that, in one file"
+        raise RefusedTemplateError(
+            str(error), remedy="write it without that, in one file"
         ) from error
     except jinja2.exceptions.TemplateSyntaxError as error:
-        raise UsageError(
-            f"template {name}, line {error.lineno}: {printable(str(error.message))}",
+        raise RefusedTemplateError(
+            f"has an error in line {error.lineno}: {printable(str(error.message))}",
             remedy="mend the template; it is read as Hugging Face's chat templates are",
         ) from error
-    except (RecursionError, MemoryError, SyntaxError, ValueError, TooMuchError) as error:
-        raise UsageError(
-            f"template {name} cannot be compiled: {_describe(error)}",
+    except (RecursionError, SyntaxError, ValueError) as error:
+        raise RefusedTemplateError(
+            f"cannot be compiled: {_describe(error)}",
             remedy="write it more simply; a chat template takes a page",
         ) from error
-    return template, bool(blocks), bool(buffered)
+    return template, bool(blocks), bool(buffered), asked_for
 
 
 def _is_generation(node: nodes.CallBlock) -> bool:
@@ -249,8 +244,6 @@ def _is_generation(node: nodes.CallBlock) -> bool:
 
 
 def _describe(error: BaseException) -> str:
-    if isinstance(error, MemoryError):
-        return "asks for more memory than there is"
     if isinstance(error, RecursionError):
         return "does not end: it calls itself too deeply"
     return printable(str(error))[:200]

@@ -8,9 +8,10 @@ An example is one document and is never cut. Holds what the reader of the format
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import msgspec
 import numpy as np
@@ -29,6 +30,7 @@ from lowtide.source.examples.example_columns import (
 )
 from lowtide.source.examples.settings import ExampleReading
 from lowtide.source.examples.sheet import Sheet
+from lowtide.source.examples.templates import Template
 from lowtide.source.examples.turns import (
     BadExampleError,
     NoSuchKeyError,
@@ -44,10 +46,13 @@ from lowtide.source.read_arrow import read_mapped, wanted_rows
 from lowtide.source.read_parquet import RowBatch, explain_damage, open_parquet, read_batches
 from lowtide.source.rows import NOT_UTF8, too_large
 from lowtide.source.utf8 import is_encodable, is_utf8
+from lowtide.units import KIB
 
 _WINDOW_ROWS = 4096
 """Rows that are measured at once; where some are null, Arrow copies what they hold."""
 _SURROGATE = "a lone surrogate"
+_AHEAD_ROWS = 128
+_AHEAD_BYTES = 64 * KIB
 _NOT_PLAIN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BadExampleError)
 
 
@@ -81,6 +86,14 @@ class _Desk:
         ):  # no bad row: a larger budget would take it
             raise too_large("the example", size_bytes, self.settings.document_limit_bytes)
         sheet.close_example(size_bytes)
+
+    def takes(self, turns: list[Turn]) -> bool:
+        """Whether the example could be laid on the sheet."""
+        try:
+            self.add(turns)
+        except BadExampleError:
+            return False
+        return True
 
     def add_row(
         self, row: dict[str, object], reason: str, note: Callable[[Exception], BadRow]
@@ -118,18 +131,46 @@ def read_lines(part: Part, settings: ReadSettings, reading: ExampleReading) -> I
     decode = line_decoder(reading, whole=reading.template.whole_messages)
     for chunk in lines.chunks():
         position, end = chunk.position, chunk.position + len(chunk.data)
-        for line in chunk.data.split(b"\n"):
+        for line, turns in _ahead(chunk.data.split(b"\n"), decode, reading.template):
             if line:
                 try:
-                    desk.add(decode(line))
-                except _NOT_PLAIN:
-                    _add_slowly(line, position, lines, desk)
+                    if turns is None or not desk.takes(turns):
+                        _add_slowly(line, position, lines, desk)
                 except DataError as error:
                     raise _at(f"line {lines.number(position)}", part, error) from error
             position += len(line) + 1
             if desk.is_full():
                 yield desk.take_piece(part.cursor(min(position, end)), chunk.done_bytes)
         yield desk.take_piece(part.cursor(end), chunk.done_bytes)
+
+
+_Row = TypeVar("_Row", bytes, dict[str, object])
+
+
+def _ahead(
+    rows: Iterable[_Row], decode: Callable[[_Row], list[Turn]], template: Template
+) -> Iterator[tuple[_Row, list[Turn] | None]]:
+    """Each row with its turns, or None for one to be looked at closely. The template gets to see some ahead."""
+    found: list[tuple[_Row, list[Turn] | None]] = []
+    size = 0
+    for row in rows:
+        turns = None
+        if row:
+            try:
+                turns = decode(row)
+            except _NOT_PLAIN:
+                pass
+        if not template.whole_messages:
+            yield row, turns
+            continue
+        found.append((row, turns))
+        size += len(row)
+        if len(found) == _AHEAD_ROWS or size > _AHEAD_BYTES:
+            template.expect([turns for _, turns in found if turns is not None])
+            yield from found
+            found, size = [], 0
+    template.expect([turns for _, turns in found if turns is not None])
+    yield from found
 
 
 def read_parquet_rows(
@@ -194,15 +235,27 @@ def _add_rows(arrays: dict[str, pa.Array], first_row: int, desk: _Desk) -> Itera
     with explain_damage(desk.part.file.path):
         is_fast = reading.kind == "chat" and not reading.template.whole_messages
         ready = fast_turns(next(iter(arrays.values())), reading) if is_fast else None
-        rows = None if ready else list(rows_of(arrays))
-    for index in range(len(next(iter(arrays.values())))):
-        number = first_row + index
+        rows = [] if ready else list(rows_of(arrays))
+    number = first_row
+    for turns in ready or ():
         with _placed(f"row {number}", desk.part):
-            if ready is not None:
-                _add_ready(ready[index], number, desk)
-            elif rows is not None:
-                _add_closely(rows[index], number, desk)
+            _add_ready(turns, number, desk)
         yield number
+        number += 1
+
+    def decode(row: dict[str, object]) -> list[Turn]:
+        found: list[object] = []
+        gather(row, found)
+        if any(isinstance(value, bytes) for value in found):
+            raise BadExampleError(NOT_UTF8)
+        return turns_of(row, reading, whole=reading.template.whole_messages)
+
+    for row, row_turns in _ahead(rows, decode, reading.template):
+        with _placed(f"row {number}", desk.part):
+            if row_turns is None or not desk.takes(row_turns):
+                _add_closely(row, number, desk)
+        yield number
+        number += 1
 
 
 def _add_ready(turns: list[Turn], number: int, desk: _Desk) -> None:
@@ -213,6 +266,7 @@ def _add_ready(turns: list[Turn], number: int, desk: _Desk) -> None:
 
 
 def _add_closely(row: dict[str, object], number: int, desk: _Desk) -> None:
+    """A row that the fast way did not take."""
     found: list[object] = []
     gather(row, found)
     has_bytes = any(isinstance(value, bytes) for value in found)

@@ -14,6 +14,8 @@ Learn: TypeAlias = Literal["assistant", "all", "completion"]
 """Every turn of the assistant, everything, or the assistant's last turn alone."""
 TooLong: TypeAlias = Literal["split", "truncate", "skip"]
 
+BUILT_IN = ("chatml", "plain")
+"""Templates that are known by name; any other is a Jinja file."""
 COLUMNS: dict[ExampleKind, tuple[str, ...]] = {
     "chat": ("messages", "role", "content"),
     "instruction": ("instruction", "input", "output"),

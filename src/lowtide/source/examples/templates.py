@@ -7,21 +7,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
 from lowtide.errors import UsageError
 from lowtide.source.examples import built_in
-from lowtide.source.examples.settings import COLUMNS, ExampleKind, Learn
+from lowtide.source.examples.render_protocol import RenderLimits
+from lowtide.source.examples.settings import BUILT_IN, COLUMNS, ExampleKind, Learn
 from lowtide.source.examples.sheet import Sheet
 from lowtide.source.examples.special_names import SpecialInText, SpecialNames
+from lowtide.source.examples.token_names import (
+    CONFIG_FILE,
+    NOTHING_KNOWN,
+    TokenNames,
+    names_in,
+    read_json,
+    read_token_names,
+)
 from lowtide.source.examples.turns import Turn
-from lowtide.units import KIB, MIB, format_bytes, printable
-
-BUILT_IN = ("chatml", "plain")
+from lowtide.units import KIB, format_bytes
 
 _TEMPLATE_LIMIT_BYTES = 64 * KIB
-_CONFIG_LIMIT_BYTES = 32 * MIB
-_TEMPLATE_FILE, _CONFIG_FILE = "chat_template.jinja", "tokenizer_config.json"
+_TEMPLATE_FILE = "chat_template.jinja"
 _REMEDY = "pass `--template chatml`, `--template plain`, or the path of a Jinja file"
 
 
@@ -36,8 +40,13 @@ class Template(Protocol):
     """SHA-256 of the source, in hex."""
     whole_messages: bool
     """Whether it wants to see all that a row's messages hold, or only role and content."""
+    tokens: Mapping[str, str]
+    """The special tokens that it was given by name."""
 
-    def render(self, turns: Sequence[Turn], learn: Learn, sheet: Sheet) -> None:
+    def expect(self, examples: Sequence[list[Turn]]) -> None:
+        """`render` will be called for these, by and by: they may be rendered in one go."""
+
+    def render(self, turns: list[Turn], learn: Learn, sheet: Sheet) -> None:
         """Lay the text of an example on the sheet, as parts of which some are learnt.
 
         `BadExampleError` if the row is at fault, `SharedFaultError` if the template is."""
@@ -45,11 +54,10 @@ class Template(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
-    """A template out of a file, and what its tokenizer says about the ends of text."""
+    """A template out of a file, and what the tokenizer's settings in the same file or folder say."""
 
     source: str
-    bos: str | None = None
-    eos: str | None = None
+    names: TokenNames | None = None
 
 
 def load_template(
@@ -58,28 +66,33 @@ def load_template(
     *,
     special_tokens: Mapping[str, int],
     end_of_text: str | None,
-    bos: str | None = None,
+    names: TokenNames = NOTHING_KNOWN,
     special_in_text: SpecialInText = "text",
+    limits: RenderLimits | None = None,
 ) -> Template:
     """The built-in template of that name, the one in a file or folder, or the kind's default (None).
 
-    What cannot be loaded is a `UsageError`. A `tokenizer_config.json` also says which tokens the template
-    knows as `bos_token` and `eos_token`; otherwise they are `bos` and `end_of_text`.
+    What cannot be loaded is a `UsageError`. `names` are the tokens that a Jinja template knows by name, unless
+    a `tokenizer_config.json` comes with the template itself.
     """
-    names = SpecialNames(special_tokens, special_in_text)
     if name is None:
         name = "plain" if kind == "completion" else "chatml"
     if name == "chatml":
-        return built_in.chatml(names)
+        return built_in.chatml(SpecialNames(special_tokens, special_in_text))
     if name == "plain":
-        return built_in.plain(names, kind, end_of_text)
+        return built_in.plain(SpecialNames(special_tokens, special_in_text), kind, end_of_text)
     found = _find(name)
     if not found.source.strip():
         raise UsageError(f"template {name} is empty", remedy=_REMEDY)
-    from lowtide.source.examples.jinja_template import JinjaTemplate  # Jinja only for those who ask
+    from lowtide.source.examples.render_apart import JinjaTemplate  # a process for those who ask
 
     return JinjaTemplate(
-        name, found.source, names, bos=found.bos or bos, eos=found.eos or end_of_text
+        name,
+        found.source,
+        special_tokens=special_tokens,
+        special_in_text=special_in_text,
+        names=found.names or names,
+        limits=limits or RenderLimits(),
     )
 
 
@@ -124,18 +137,13 @@ def _find(name: str) -> _Found:
     """The template in a file: Jinja text, a tokenizer's settings, or a folder with one of them."""
     path = Path(name)
     if path.is_dir():
-        template, config = path / _TEMPLATE_FILE, path / _CONFIG_FILE
+        template, config = path / _TEMPLATE_FILE, path / CONFIG_FILE
         if template.is_file():
-            found = (
-                _from_config(config, needs_template=False)
-                if config.is_file()
-                else _Found(source="")
-            )
-            return _Found(source=_from_file(template), bos=found.bos, eos=found.eos)
+            return _Found(source=_from_file(template), names=read_token_names(path))
         if config.is_file():
             return _from_config(config)
         raise UsageError(
-            f"template {name} is a folder without {_TEMPLATE_FILE} or {_CONFIG_FILE}",
+            f"template {name} is a folder without {_TEMPLATE_FILE} or {CONFIG_FILE}",
             remedy=_REMEDY,
         )
     if not path.is_file():
@@ -147,10 +155,7 @@ def _find(name: str) -> _Found:
 
 
 def _from_file(path: Path) -> str:
-    return _decode(_read(path, _TEMPLATE_LIMIT_BYTES), path)
-
-
-def _read(path: Path, limit_bytes: int) -> bytes:
+    limit_bytes = _TEMPLATE_LIMIT_BYTES
     try:
         with path.open("rb") as file:
             data = file.read(limit_bytes + 1)
@@ -163,10 +168,6 @@ def _read(path: Path, limit_bytes: int) -> bytes:
         raise UsageError(
             f"template {path} is larger than {format_bytes(limit_bytes)}", remedy=_REMEDY
         )
-    return data
-
-
-def _decode(data: bytes, path: Path) -> str:
     try:
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -176,15 +177,9 @@ def _decode(data: bytes, path: Path) -> str:
         ) from error
 
 
-def _from_config(path: Path, *, needs_template: bool = True) -> _Found:
+def _from_config(path: Path) -> _Found:
     """The chat template of a `tokenizer_config.json`; of several the one called default."""
-    try:
-        config = msgspec.json.decode(_read(path, _CONFIG_LIMIT_BYTES), type=dict[str, object])
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise UsageError(
-            f"template {path} is not a tokenizer's settings: {printable(str(error))}",
-            remedy=_REMEDY,
-        ) from error
+    config = read_json(path)
     source = config.get("chat_template")
     if isinstance(source, list):
         named = {
@@ -192,20 +187,10 @@ def _from_config(path: Path, *, needs_template: bool = True) -> _Found:
         }
         source = named.get("default")
     if not isinstance(source, str):
-        if needs_template:
-            raise UsageError(f"template {path} holds no chat_template", remedy=_REMEDY)
-        source = ""
+        raise UsageError(f"template {path} holds no chat_template", remedy=_REMEDY)
     if len(source) > _TEMPLATE_LIMIT_BYTES:
         raise UsageError(
             f"template {path} is larger than {format_bytes(_TEMPLATE_LIMIT_BYTES)}", remedy=_REMEDY
         )
-    return _Found(
-        source=source, bos=_token(config.get("bos_token")), eos=_token(config.get("eos_token"))
-    )
-
-
-def _token(value: object) -> str | None:
-    """A token's name: a string, or an object that holds it as content."""
-    if isinstance(value, dict):
-        value = value.get("content")
-    return value if isinstance(value, str) else None
+    beside = read_token_names(path.parent) if path.name == CONFIG_FILE else None
+    return _Found(source=source, names=beside or names_in(config))

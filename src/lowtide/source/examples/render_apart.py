@@ -1,0 +1,217 @@
+"""A Jinja template, rendered in a process of its own. Whatever it does, the run ends with an error, not a kill.
+
+Rows that are read ahead (`expect`) are rendered in one go: asking for each would take longer than rendering it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import pickle
+import signal
+import subprocess
+import sys
+import weakref
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+
+import msgspec
+
+from lowtide.errors import SharedFaultError, UsageError
+from lowtide.source.examples.render_protocol import (
+    Answer,
+    BadRow,
+    Compiled,
+    Fault,
+    Messages,
+    NoMemory,
+    Rendered,
+    RenderLimits,
+    Setup,
+    TooLarge,
+    decode_answers,
+    read_frame,
+    write_frame,
+)
+from lowtide.source.examples.settings import Learn
+from lowtide.source.examples.sheet import Sheet
+from lowtide.source.examples.special_names import SpecialInText
+from lowtide.source.examples.token_names import CONFIG_FILE, TokenNames
+from lowtide.source.examples.turns import BadExampleError, Turn
+from lowtide.source.rows import too_large
+from lowtide.units import format_bytes, printable
+
+_COMMAND = (sys.executable, "-P", "-m", "lowtide.source.examples.render_child")
+_ENDED_BY_TIME = -signal.SIGPROF if hasattr(signal, "SIGPROF") else 1
+_MEND = "mend the template, or pass another `--template`"
+_LARGER = "pass a larger `--memory` if the example is large, or else mend the template"
+_SIMPLER = "write it more simply; a chat template takes a page. Or pass a larger `--memory`"
+
+
+class JinjaTemplate:
+    """Renders rows through Jinja: slower than the built-in ones, and as wide as Hugging Face's templates."""
+
+    whole_messages = True
+
+    def __init__(
+        self,
+        name: str,
+        source: str,
+        *,
+        special_tokens: Mapping[str, int],
+        special_in_text: SpecialInText,
+        names: TokenNames,
+        limits: RenderLimits,
+    ) -> None:
+        self.name = name
+        self.source = source
+        self.digest = hashlib.sha256(source.encode()).hexdigest()
+        self._setup = Setup(
+            name=name,
+            source=source,
+            special_tokens=dict(special_tokens),
+            special_in_text=special_in_text,
+            variables=dict(names.tokens),
+            limits=limits,
+        )
+        self._ahead: list[list[Turn]] = []
+        self._answers: dict[int, Answer] = {}
+        self._has_rendered = False
+        self._used: list[str] = []
+        self._child: _Child | None = self._start()
+        self._refuse_unknown(names)
+        self.tokens: Mapping[str, str] = {
+            each: names.tokens[each] for each in self._used if each in names.tokens
+        }
+
+    def _refuse_unknown(self, names: TokenNames) -> None:
+        unknown = [each for each in self._used if each not in names.tokens]
+        if unknown and not names.is_complete:
+            raise UsageError(
+                f"template {self.name} uses {' and '.join(unknown)}, and no {CONFIG_FILE} beside the tokenizer "
+                f"says which token that is",
+                remedy=f"put the tokenizer's {CONFIG_FILE} beside it, or write the token into the template",
+            )
+
+    def expect(self, examples: Sequence[list[Turn]]) -> None:
+        """`render` will be called for these, by and by: they may be rendered in one go."""
+        self._ahead = list(examples)
+        self._answers = {}
+
+    def render(self, turns: list[Turn], learn: Learn, sheet: Sheet) -> None:
+        """Lay the text of an example on the sheet, as parts of which some are learnt."""
+        if id(turns) not in self._answers:
+            self._ask(turns, learn)
+        answer = self._answers.pop(id(turns))
+        if isinstance(answer, Rendered):
+            first = len(sheet.parts)
+            sheet.learnt += [first + number for number in answer.learnt]
+            sheet.parts += answer.parts
+        elif isinstance(answer, BadRow):
+            raise BadExampleError(answer.reason)
+        elif isinstance(answer, TooLarge):
+            raise too_large("the example", answer.size_bytes, self._setup.limits.example_bytes)
+        elif isinstance(answer, Fault):
+            raise SharedFaultError(f"template {self.name} {answer.what}", remedy=answer.remedy)
+        else:
+            raise SharedFaultError(
+                f"template {self.name} needs more memory for one example than the "
+                f"{format_bytes(self._setup.limits.memory_bytes)} that it may take",
+                remedy=_LARGER,
+            )
+
+    def _ask(self, turns: list[Turn], learn: Learn) -> None:
+        """Have the example rendered, and those that were announced behind it."""
+        at = next((i for i, ahead in enumerate(self._ahead) if ahead is turns), None)
+        # The very first goes alone: with a hostile template, nothing has to be rendered twice.
+        examples = [turns] if at is None or not self._has_rendered else self._ahead[at:]
+        child = self._child = self._child or self._start()
+        try:
+            answers = child.ask((learn, [_messages(each) for each in examples]))
+        except RecursionError as error:
+            if len(examples) == 1:
+                raise BadExampleError("is nested too deeply") from error
+            return self._ask_alone(turns, learn)
+        if answers is None:
+            self._child = None
+            answers = [self._explain_end(child, "for one example")]
+        self._has_rendered = True
+        is_short = any(isinstance(answer, NoMemory) for answer in answers)
+        if (len(examples) > 1 and self._child is None) or (is_short and child.asked > 2):
+            return self._ask_alone(turns, learn)
+        self._answers |= zip(map(id, examples), answers, strict=False)
+        return None
+
+    def _ask_alone(self, turns: list[Turn], learn: Learn) -> None:
+        """Ask for each by itself from here, a new process first: what came before must not decide."""
+        if self._child is not None:
+            self._child.end()
+            self._child = None
+        self.expect([])
+        self._ask(turns, learn)
+
+    def _start(self) -> _Child:
+        child = _Child()
+        weakref.finalize(self, child.end)
+        answers = child.ask(self._setup)
+        answer = self._explain_end(child, "to compile") if answers is None else answers[0]
+        if isinstance(answer, NoMemory):
+            limit = format_bytes(self._setup.limits.memory_bytes)
+            answer = Fault(f"takes more than {limit} to compile", _SIMPLER)
+        if isinstance(answer, Fault):
+            raise UsageError(f"template {self.name} {answer.what}", remedy=answer.remedy)
+        assert isinstance(answer, Compiled)
+        self._used = answer.used
+        return child
+
+    def _explain_end(self, child: _Child, doing: str) -> Answer:
+        """Why there is no answer."""
+        code, said = child.end()
+        if code == _ENDED_BY_TIME:
+            seconds = self._setup.limits.cpu_seconds
+            return Fault(f"takes more than {seconds:g} seconds of CPU time {doing}", _MEND)
+        if "MemoryError" in said:
+            return NoMemory()
+        return Fault(f"ended its process with code {code}: {printable(said[-200:])}", _MEND)
+
+
+class _Child:
+    """The process, and the pipes to it."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            _COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        self.asked = 0
+
+    def ask(self, request: object) -> list[Answer] | None:
+        """What it answers; None when it is gone."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        data = pickle.dumps(request, protocol=pickle.HIGHEST_PROTOCOL)
+        self.asked += 1
+        try:
+            write_frame(process.stdin, data)
+            answered = read_frame(process.stdout)
+            return None if answered is None else decode_answers(answered)
+        except (BrokenPipeError, msgspec.DecodeError):
+            return None
+
+    def end(self) -> tuple[int, str]:
+        """The exit code, and what it said last; a process that still runs is killed."""
+        process = self._process
+        process.kill()
+        if process.stdin is not None:
+            with suppress(BrokenPipeError):  # what was not sent is of no use any more
+                process.stdin.close()
+        if process.stdout is not None:
+            process.stdout.close()
+        said = ""
+        if process.stderr is not None and not process.stderr.closed:
+            said = process.stderr.read().decode(errors="replace").strip()
+            process.stderr.close()
+        return process.wait(), said
+
+
+def _messages(turns: Sequence[Turn]) -> Messages:
+    return [turn.message or {"role": turn.role, "content": turn.content} for turn in turns]

@@ -1,0 +1,111 @@
+"""What the process that renders templates and the one that reads rows say to each other.
+
+    to the child      a Setup, then batches: what is learnt, and the messages of each example
+    from the child    for each of these a list of answers
+
+Each goes with its length in front. Requests are pickled, for rows hold dates and large numbers as well; answers
+are msgpack of fixed types, for nothing that comes from beside a template may become an object of its choice.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import IO, TypeAlias
+
+import msgspec
+
+from lowtide.source.examples.settings import Learn
+from lowtide.source.examples.special_names import SpecialInText
+from lowtide.units import KIB, MIB
+
+Messages: TypeAlias = list[dict[str, object]]
+Batch: TypeAlias = tuple[Learn, list[Messages]]
+
+ANSWERED_BYTES = 256 * KIB
+"""A batch is answered as far as this, and the rest is asked for again: the answers are held at once."""
+TOKEN_NAMES = frozenset(
+    {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
+)
+"""What transformers calls special tokens, in every tokenizer."""
+_LENGTH = struct.Struct("<Q")
+
+
+class RenderLimits(msgspec.Struct, frozen=True, kw_only=True):
+    """What the rendering of one example may take."""
+
+    memory_bytes: int = 160 * MIB
+    """How far the child may grow beyond what it is born with (about 12 MiB), the compiled template included."""
+    example_bytes: int = 4 * MIB
+    """The longest text of an example."""
+    cpu_seconds: float = 5.0
+
+
+class Setup(msgspec.Struct, frozen=True, kw_only=True):
+    """What the child is told first."""
+
+    name: str
+    source: str
+    special_tokens: dict[str, int]
+    special_in_text: SpecialInText
+    variables: dict[str, str]
+    """The special tokens that the template knows by name, such as `bos_token`."""
+    limits: RenderLimits
+
+
+class Compiled(msgspec.Struct, frozen=True, tag="compiled"):
+    """The answer to a Setup."""
+
+    used: list[str]
+    """The names of special tokens that the template asks for."""
+
+
+class Rendered(msgspec.Struct, frozen=True, tag="rendered"):
+    """The text of an example, in parts of which some are learnt."""
+
+    parts: list[bytes]
+    learnt: list[int]
+
+
+class BadRow(msgspec.Struct, frozen=True, tag="bad"):
+    """The row is at fault."""
+
+    reason: str
+
+
+class Fault(msgspec.Struct, frozen=True, tag="fault"):
+    """The template is at fault."""
+
+    what: str
+    remedy: str
+
+
+class TooLarge(msgspec.Struct, frozen=True, tag="large"):
+    """The text of the example is longer than allowed."""
+
+    size_bytes: int
+
+
+class NoMemory(msgspec.Struct, frozen=True, tag="memory"):
+    """An allocation was refused."""
+
+
+Answer: TypeAlias = Compiled | Rendered | BadRow | Fault | TooLarge | NoMemory
+encode_answers = msgspec.msgpack.Encoder().encode
+decode_answers = msgspec.msgpack.Decoder(list[Answer]).decode
+
+
+def write_frame(sink: IO[bytes], data: bytes) -> None:
+    """Send one message."""
+    sink.write(_LENGTH.pack(len(data)))
+    sink.write(data)
+    sink.flush()
+
+
+def read_frame(source: IO[bytes]) -> bytes | None:
+    """Receive one message; None when the other side is gone."""
+    head = source.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    data = source.read(length)
+    return data if len(data) == length else None
