@@ -25,6 +25,7 @@ from typing import IO, NamedTuple
 import msgspec
 import numpy as np
 
+from lowtide.child import python_command
 from lowtide.errors import DataError, SharedFaultError
 from lowtide.memory.allocator import give_back
 from lowtide.memory.fence import fence
@@ -142,7 +143,7 @@ class ReferenceApart:
     def _start(self) -> subprocess.Popen[bytes]:
         # -P: whatever lies in the current folder is not imported. A session of its own: Ctrl-C is for the run.
         self._child = child = subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__],
+            python_command("-m", __name__),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -9,13 +9,13 @@ import hashlib
 import pickle
 import signal
 import subprocess
-import sys
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import msgspec
 
+from lowtide.child import python_command
 from lowtide.errors import SharedFaultError, UsageError
 from lowtide.source.examples.render_protocol import (
     Answer,
@@ -40,7 +40,7 @@ from lowtide.source.examples.turns import BadExampleError, Turn
 from lowtide.source.rows import too_large
 from lowtide.units import format_bytes, printable
 
-_COMMAND = (sys.executable, "-P", "-m", "lowtide.source.examples.render_child")
+_MODULE = "lowtide.source.examples.render_child"
 _ENDED_BY_TIME = -signal.SIGPROF if hasattr(signal, "SIGPROF") else 1
 _MEND = "mend the template, or pass another `--template`"
 _LARGER = "pass a larger `--memory` if the example is large, or else mend the template"
@@ -179,7 +179,10 @@ class _Child:
 
     def __init__(self) -> None:
         self._process = subprocess.Popen(
-            _COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+            python_command("-m", _MODULE),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
         )
         self.asked = 0
 
