@@ -6,7 +6,6 @@ Rows that are read ahead (`expect`) are rendered in one go: asking for each woul
 from __future__ import annotations
 
 import hashlib
-import pickle
 import signal
 import subprocess
 import weakref
@@ -29,6 +28,8 @@ from lowtide.source.examples.render_protocol import (
     Setup,
     TooLarge,
     decode_answers,
+    encode_batch,
+    encode_setup,
     read_frame,
     write_frame,
 )
@@ -126,10 +127,15 @@ class JinjaTemplate:
         examples = [turns] if at is None or not self._has_rendered else self._ahead[at:]
         child = self._child = self._child or self._start()
         try:
-            answers = child.ask((learn, [_messages(each) for each in examples]))
-        except RecursionError as error:
+            answers = child.ask(encode_batch((learn, [_messages(each) for each in examples])))
+        except (
+            RecursionError,
+            ValueError,
+        ) as error:  # the latter for a number of thousands of digits
             if len(examples) == 1:
-                raise BadExampleError("is nested too deeply") from error
+                raise BadExampleError(
+                    "is nested too deeply, or holds too large a number"
+                ) from error
             return self._ask_alone(turns, learn)
         if answers is None:
             self._child = None
@@ -152,7 +158,7 @@ class JinjaTemplate:
     def _start(self) -> _Child:
         child = _Child()
         weakref.finalize(self, child.end)
-        answers = child.ask(self._setup)
+        answers = child.ask(encode_setup(self._setup))
         answer = self._explain_end(child, "to compile") if answers is None else answers[0]
         if isinstance(answer, NoMemory):
             limit = format_bytes(self._setup.limits.memory_bytes)
@@ -186,15 +192,14 @@ class _Child:
         )
         self.asked = 0
 
-    def ask(self, request: object) -> list[Answer] | None:
+    def ask(self, request: bytes) -> list[Answer] | None:
         """What it answers; None when it is gone."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
-        data = pickle.dumps(request, protocol=pickle.HIGHEST_PROTOCOL)
         self.asked += 1
         try:
-            write_frame(process.stdin, data)
+            write_frame(process.stdin, request)
             answered = read_frame(process.stdout)
             return None if answered is None else decode_answers(answered)
         except (BrokenPipeError, msgspec.DecodeError):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import faulthandler
 import gc
-import pickle
 import signal
 import sys
 
@@ -27,8 +26,9 @@ from lowtide.source.examples.render_protocol import (
     NoMemory,
     Rendered,
     RenderLimits,
-    Setup,
     TooLarge,
+    decode_batch,
+    decode_setup,
     encode_answers,
     read_frame,
     write_frame,
@@ -43,7 +43,7 @@ def main() -> None:
     data = read_frame(sys.stdin.buffer)
     if data is None:
         return
-    setup: Setup = pickle.loads(data)  # noqa: S301 - from the parent alone
+    setup = decode_setup(data)
     _warm_up()
     gc.freeze()  # what is loaded now stays: no collection has to look at it
     with fence(setup.limits.memory_bytes):
@@ -59,8 +59,7 @@ def main() -> None:
         _limit_time(0)
         _answer([Compiled(used=renderer.used)])
         while (data := read_frame(sys.stdin.buffer)) is not None:
-            batch: Batch = pickle.loads(data)  # noqa: S301 - from the parent alone
-            _answer(_render_batch(renderer, batch, setup.limits))
+            _answer(_render_batch(renderer, decode_batch(data), setup.limits))
 
 
 def _set_signals() -> None:

@@ -3,13 +3,19 @@
     to the child      a Setup, then batches: what is learnt, and the messages of each example
     from the child    for each of these a list of answers
 
-Each goes with its length in front. Requests are pickled, for rows hold dates and large numbers as well; answers
-are msgpack of fixed types, for nothing that comes from beside a template may become an object of its choice.
+Each goes with its length in front. Answers are msgpack of fixed types: nothing that comes from beside a
+template may become an object of its choice. Batches are JSON, for rows hold numbers of any size; what a row of
+Arrow holds besides (dates, decimals, bytes) is tagged.
 """
 
 from __future__ import annotations
 
+import base64
+import json
 import struct
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta
+from decimal import Decimal
 from typing import IO, TypeAlias
 
 import msgspec
@@ -28,6 +34,16 @@ TOKEN_NAMES = frozenset(
 )
 """What transformers calls special tokens, in every tokenizer."""
 _LENGTH = struct.Struct("<Q")
+_TAG = "\0kind"
+_MICROSECOND = timedelta(microseconds=1)
+_READ: dict[str, Callable[[str], object]] = {
+    "datetime": datetime.fromisoformat,
+    "date": date.fromisoformat,
+    "time": time.fromisoformat,
+    "timedelta": lambda text: int(text) * _MICROSECOND,
+    "Decimal": Decimal,
+    "bytes": base64.b64decode,
+}
 
 
 class RenderLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -90,8 +106,47 @@ class NoMemory(msgspec.Struct, frozen=True, tag="memory"):
 
 
 Answer: TypeAlias = Compiled | Rendered | BadRow | Fault | TooLarge | NoMemory
+encode_setup = msgspec.msgpack.Encoder().encode
+decode_setup = msgspec.msgpack.Decoder(Setup).decode
 encode_answers = msgspec.msgpack.Encoder().encode
 decode_answers = msgspec.msgpack.Decoder(list[Answer]).decode
+
+
+def encode_batch(batch: Batch) -> bytes:
+    """Rows as JSON. `datetime(2026, 1, 2)` goes as `{"\\0kind": "datetime", "text": "2026-01-02T00:00:00"}`."""
+    return json.dumps(batch, default=_tag).encode()
+
+
+def decode_batch(data: bytes) -> Batch:
+    """The same rows again."""
+    learn, examples = json.loads(data, object_hook=_untag)
+    return learn, examples
+
+
+def _tag(value: object) -> dict[str, str]:
+    """A value that JSON has no form for; of a kind that is not known here, its text."""
+    kind = type(value).__name__
+    if kind not in _READ:
+        return {_TAG: "", "text": str(value)}
+    if isinstance(value, datetime | date | time):
+        text = value.isoformat()
+    elif isinstance(value, timedelta):
+        text = str(value // _MICROSECOND)
+    elif isinstance(value, bytes):
+        text = base64.b64encode(value).decode()
+    else:
+        text = str(value)
+    return {_TAG: kind, "text": text}
+
+
+def _untag(found: dict[str, object]) -> object:
+    kind, text = found.get(_TAG), found.get("text")
+    if not isinstance(kind, str) or not isinstance(text, str):
+        return found
+    try:
+        return _READ.get(kind, str)(text)
+    except (ValueError, ArithmeticError):  # a row may have such a key by itself
+        return found
 
 
 def write_frame(sink: IO[bytes], data: bytes) -> None:
