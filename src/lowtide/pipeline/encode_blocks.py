@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from queue import SimpleQueue
+from queue import LifoQueue
 from typing import NamedTuple
 
 import numpy as np
@@ -25,7 +25,13 @@ from lowtide.source.arrow_memory import arrow_bytes
 from lowtide.source.examples.settings import TooLong
 from lowtide.source.hold_out import held_out_documents
 from lowtide.source.stream import Block
-from lowtide.tokenizer.encode import EncodedBlock, Encoder, EncodeSettings, reference_bytes
+from lowtide.tokenizer.encode import (
+    EncodedBlock,
+    Encoder,
+    EncodeSettings,
+    encoder_bytes,
+    reference_bytes,
+)
 from lowtide.tokenizer.learnt_tokens import Lengths, find_learnt
 from lowtide.tokenizer.reference_apart import OutOfRoomError, bytes_per_text_byte
 from lowtide.units import MIB, format_bytes, round_up_to_mib
@@ -74,9 +80,9 @@ class EncodedRun:
 
 @dataclass(slots=True)
 class _Seat:
-    """One encoder, and what it has done since it was renewed."""
+    """One encoder, made with its first block, and what it has done since it was renewed."""
 
-    encoder: Encoder
+    encoder: Encoder | None = None
     generation: int = 0
     encoded_bytes: int = 0
 
@@ -101,13 +107,11 @@ class BlockEncoder:
         self._recipe = recipe
         self._allowances = allowances
         self._generation = 0
-        room_bytes = allowances.room_bytes
-        first.give_room(room_bytes)
-        others = [
-            Encoder(recipe.encode, room_bytes=room_bytes) for _ in range(allowances.workers - 1)
-        ]
-        self._seats = [_Seat(encoder) for encoder in (first, *others)]
-        self._idle: SimpleQueue[_Seat] = SimpleQueue()
+        self._room_bytes = allowances.room_bytes
+        first.give_room(self._room_bytes)
+        self._seats = [*(_Seat() for _ in range(allowances.workers - 1)), _Seat(first)]
+        # the seat that worked last works next, so that a small job makes no encoder beside the first
+        self._idle: LifoQueue[_Seat] = LifoQueue()
         for seat in self._seats:
             self._idle.put(seat)
         self._bytes_when_made = _own_bytes()
@@ -168,8 +172,10 @@ class BlockEncoder:
 
     def _give_room(self, room_bytes: int) -> None:
         """Processes that have another room go; new ones come when they are needed."""
+        self._room_bytes = room_bytes
         for seat in self._seats:
-            seat.encoder.give_room(room_bytes)
+            if seat.encoder is not None:
+                seat.encoder.give_room(room_bytes)
 
     def _too_large(self, block: Block) -> DataError:
         limit = self._allowances.word_limit_bytes
@@ -210,27 +216,36 @@ class BlockEncoder:
     def _encode(self, block: Block, continues: bool) -> EncodedRun:
         seat = self._idle.get()
         try:
-            self._renew_if_due(seat)
-            encoded = seat.encoder.encode(block.text, document_count=block.document_count)
+            encoder = self._ready(seat)
+            encoded = encoder.encode(block.text, document_count=block.document_count)
             seat.encoded_bytes += len(block.text)
         finally:
             self._idle.put(seat)
         return make_run(block, encoded, self._recipe, continues=continues)
 
-    def _renew_if_due(self, seat: _Seat) -> None:
-        """Before a block, by the thread that will encode it: later may be too late."""
+    def _ready(self, seat: _Seat) -> Encoder:
+        """The seat's encoder, made or renewed by the thread that will use it: later may be too late."""
+        if seat.encoder is None:
+            seat.encoder = Encoder(self._recipe.encode, room_bytes=self._room_bytes)
+            seat.generation = self._generation
+            return seat.encoder
         due = seat.generation != self._generation
         due = due or seat.encoded_bytes > self._allowances.renew_after_bytes
         if due or (self._is_oldest(seat) and self._has_grown()):
             seat.encoder.renew(give_back)
             seat.generation, seat.encoded_bytes = self._generation, 0
+        return seat.encoder
 
     def _is_oldest(self, seat: _Seat) -> bool:
         most_bytes = max(other.encoded_bytes for other in self._seats)
         return seat.encoded_bytes >= max(most_bytes, _LEAST_RENEWED_BYTES)
 
     def _has_grown(self) -> bool:
-        return _own_bytes() - self._bytes_when_made > self._allowances.growth_bytes
+        vocabulary = self._recipe.encode.vocabulary
+        made_since = sum(seat.encoder is not None for seat in self._seats) - 1
+        each_bytes = encoder_bytes(vocabulary) if vocabulary.plain else 0
+        fresh_bytes = self._bytes_when_made + made_since * each_bytes
+        return _own_bytes() - fresh_bytes > self._allowances.growth_bytes
 
 
 def _shorten_turns(stack: ExitStack) -> None:

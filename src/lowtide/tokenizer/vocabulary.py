@@ -9,7 +9,7 @@ tokenizer.json, a folder  Hugging Face's file
 
 from __future__ import annotations
 
-import base64
+import binascii
 import hashlib
 import importlib.resources
 from dataclasses import dataclass, replace
@@ -201,7 +201,7 @@ def parse_ranks(content: bytes, *, name: str) -> dict[bytes, int]:
     lines = [line for line in content.splitlines() if line]
     try:
         pairs = (line.split() for line in lines)
-        ranks = {base64.b64decode(token, validate=True): int(rank) for token, rank in pairs}
+        ranks = {binascii.a2b_base64(token, strict_mode=True): int(rank) for token, rank in pairs}
     except ValueError as cause:
         raise UsageError(
             f"{name} is not a .tiktoken file: {cause}",
