@@ -63,6 +63,7 @@ def test_a_hostile_template_ends_with_an_error_and_not_with_a_kill(
     assert result.peak_private_bytes < parse_bytes(BUDGET)
 
 
+@pytest.mark.slow
 @pytest.mark.cgroup
 def test_examples_through_a_jinja_file_fit_too(tmp_path: Path, files: dict[str, Path]) -> None:
     template = tmp_path / "mine.jinja"

@@ -47,6 +47,7 @@ def test_a_run_over_examples_killed_at_any_moment_goes_on_to_the_same_bytes(
     assert campaign.outcomes["SIGKILL exit -9"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_a_run_stopped_after_every_block_comes_to_the_same_bytes(
     tmp_path: Path, files: dict[str, Path], kind: str

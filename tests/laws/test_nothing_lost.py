@@ -77,6 +77,7 @@ def test_a_run_killed_at_any_moment_goes_on_to_the_same_bytes(
     assert campaign.outcomes["SIGKILL exit -9"] > 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("format", ["npy", "megatron"])
 def test_a_run_stopped_after_every_block_comes_to_the_same_bytes(
     tmp_path: Path, jobs: dict[str, Job], format: Format
@@ -152,6 +153,7 @@ def test_a_run_that_is_refused_leaves_alone_what_another_is_writing(
     assert written.exists()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("finished", "restart"), [(True, ("--restart",)), (False, ())])
 def test_after_a_restart_that_was_cut_off_any_run_begins_again(
     tmp_path: Path, tiny: Scene, finished: bool, restart: tuple[str, ...]
@@ -195,6 +197,7 @@ def faults(tiny: Scene) -> list[Fault]:
     return find_faults(tiny)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("way", "call", "where"),
     [
