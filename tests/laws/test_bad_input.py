@@ -31,9 +31,9 @@ from tests.commands import (
     assert_nothing_half_written,
     bytes_of,
     call,
+    lowtide_process,
     manifest_of,
 )
-from tests.commands import lowtide as lowtide_process
 
 Capsys = pytest.CaptureFixture[str]
 ROWS = [f"row {number} of the tide table, with some words" for number in range(50)]

@@ -16,7 +16,8 @@ from lowtide.plan.machine import cpu_machine
 from lowtide.plan.plan_file import plan_text, read_plan
 from tests.laws.finetuning import save_theirs
 from tests.learnt import learnt
-from tests.runs import begin_run
+from tests.model.small import lively
+from tests.runs import TINY, add_checkpoint, begin_run
 from tests.training.small_examples import PACKED, make_example_tokens
 from tests.training.small_runs import SHAPE, VOCABULARY, make_settings, run_heard
 
@@ -53,7 +54,7 @@ def test_the_smoke_test_takes_ten_steps_from_the_start(
 
 def test_another_tokenizer_is_noticed_whatever_file_it_lies_in(tmp_path: Path) -> None:
     run = begin_run(tmp_path / "run")
-    (run / "checkpoints" / "step-00000001").mkdir(parents=True)
+    add_checkpoint(run, lively(TINY), 1)
     start = find_start(run)
     same, other = tmp_path / "same", tmp_path / "other"
     Tokenizer.load(run / "tokenizer").save(same)

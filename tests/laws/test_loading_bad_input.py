@@ -17,7 +17,7 @@ import pytest
 import lowtide
 from lowtide.errors import DataError, LowtideError, StorageError, UsageError, VerificationError
 from lowtide.shards.layout import Format, ShardLayout
-from tests.commands import lowtide as lowtide_process
+from tests.commands import lowtide as run_lowtide
 from tests.corpora import make_documents, write_inputs
 from tests.shards.streams import (
     NARROW,
@@ -323,7 +323,7 @@ def test_text_leads_to_the_command_that_makes_tokens(kind: str, tmp_path: Path) 
     said = fails(UsageError, str(path), lambda: lowtide.TokenDataset(path))
     quoted = re.search(r"`lowtide (tokenize .* --out tokens)`", said.remedy)
     assert quoted, said.remedy
-    done = lowtide_process(*shlex.split(quoted[1]), cwd=tmp_path)
+    done = run_lowtide(*shlex.split(quoted[1]), cwd=tmp_path)
     assert done.code == 0, done.err
     dataset = lowtide.TokenDataset(tmp_path / "tokens", context=CONTEXT)
     assert dataset.tokens > 1000
@@ -339,7 +339,7 @@ def test_a_tokenizers_folder_leads_to_the_command_that_uses_it(tmp_path: Path) -
     quoted = re.search(r"`lowtide (tokenize [^`]* --out tokens)`", said.remedy)
     assert quoted, said.remedy
     command = shlex.split(quoted[1].replace("INPUT...", shlex.quote(str(text))))
-    done = lowtide_process(*command, cwd=tmp_path)
+    done = run_lowtide(*command, cwd=tmp_path)
     assert done.code == 0, done.err
     assert lowtide.TokenDataset(tmp_path / "tokens", context=CONTEXT).tokens > 100
 

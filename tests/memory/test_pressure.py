@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +14,7 @@ from hypothesis import strategies as st
 
 from lowtide.memory.budget import Budget
 from lowtide.memory.limits import LimitCandidate, MemoryLimit
+from lowtide.memory.meter import child_pids
 from lowtide.memory.pressure import PressureSample, Stage, floor_bytes, judge, take_sample
 from lowtide.units import GIB, MIB
 
@@ -107,3 +111,18 @@ def test_a_machine_without_these_files_is_sampled_too(tmp_path: Path) -> None:
     sample = take_sample(root=tmp_path)
     assert sample.stalled_percent is None
     assert 0 < sample.available_bytes <= sample.total_ram_bytes
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_children_that_are_somebody_elses_are_not_counted() -> None:
+    code = "held = bytearray(b'x') * (64 << 20); print('ready', flush=True); input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as child:
+        assert child.stdout is not None
+        child.stdout.readline()
+        others = child_pids(os.getpid())
+        assert child.pid in others
+        with_it, without = take_sample(), take_sample(without=others)
+        child.kill()
+    assert with_it.private_bytes - without.private_bytes > 60 * MIB

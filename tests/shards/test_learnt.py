@@ -225,7 +225,7 @@ def test_a_manifest_names_no_other_file_for_its_bits(name: str, tmp_path: Path) 
     assert train.learnt
     forged = dataclasses.replace(train, learnt=dataclasses.replace(train.learnt, name=name))
     write_manifest(tmp_path, dataclasses.replace(manifest, splits={"train": forged}))
-    with pytest.raises(VerificationError, match="names"):
+    with pytest.raises(VerificationError):
         read_manifest(tmp_path)
 
 

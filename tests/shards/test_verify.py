@@ -145,9 +145,9 @@ def test_a_manifest_that_names_other_folders_is_refused(name: str, tmp_path: Pat
     shard = dataclasses.replace(manifest.splits["train"].shards[0], name=name)
     forged = dataclasses.replace(manifest, splits={"train": SplitRecord(shards=(shard,))})
     write_manifest(tmp_path, forged)
-    with pytest.raises(VerificationError, match="which no shard or index"):
+    with pytest.raises(VerificationError):
         open_dataset(tmp_path)
-    assert "which no shard or index" in problems(tmp_path)
+    assert MANIFEST_NAME in problems(tmp_path)
 
 
 @ALL

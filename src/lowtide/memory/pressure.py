@@ -7,6 +7,7 @@ Never wait for the kernel: it kills without asking, and after the machine has be
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum
 from pathlib import Path
@@ -48,9 +49,12 @@ class PressureSample:
     """PSI `full avg10`; `None` where the kernel does not tell."""
 
 
-def take_sample(*, root: Path = Path("/")) -> PressureSample:
-    """Measure this process tree and the machine; milliseconds, so about once a second."""
-    use = measure_tree()
+def take_sample(*, root: Path = Path("/"), without: Collection[int] = ()) -> PressureSample:
+    """Measure this process tree and the machine; milliseconds, so about once a second.
+
+    Children in `without` are somebody else's.
+    """
+    use = measure_tree(without=without)
     available, total = available_bytes(root), total_ram_bytes(root)
     if available is None or total is None:
         available, total = available_ram_bytes(), installed_ram_bytes()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
 from dataclasses import replace
 
 from lowtide.events import Listener, MemoryRead, Note
@@ -15,11 +16,20 @@ _SAMPLE_SECONDS = 1.0
 class MemoryGuard:
     """Tells what is used, and each stage once when it is reached."""
 
-    def __init__(self, budget: Budget, listen: Listener, *, foreign_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        budget: Budget,
+        listen: Listener,
+        *,
+        foreign_bytes: int = 0,
+        foreign_pids: Collection[int] = (),
+    ) -> None:
         self._budget = budget
         self._listen = listen
         self._foreign_bytes = foreign_bytes
         """What the process held before the run, and is not the run's."""
+        self._foreign_pids = foreign_pids
+        """Children that it had before."""
         self._sampled = time.monotonic()
         self._stage = Stage.CALM
         self.peak_private_bytes = 0
@@ -33,7 +43,7 @@ class MemoryGuard:
     def look(self) -> tuple[Stage, str]:
         """The stage and its reason. What STOP means, and giving back, is the run's business."""
         self._sampled = time.monotonic()
-        sample = take_sample()
+        sample = take_sample(without=self._foreign_pids)
         sample = replace(sample, private_bytes=sample.private_bytes - self._foreign_bytes)
         self.peak_private_bytes = max(self.peak_private_bytes, sample.private_bytes)
         self._listen(_memory_read(sample))

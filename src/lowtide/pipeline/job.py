@@ -25,6 +25,7 @@ from lowtide.shards.manifest import DatasetManifest
 from lowtide.shards.write import WriterMark
 from lowtide.source.blocks import LISTED_BAD_ROWS
 from lowtide.source.stream import BadRow, Block, Cursor
+from lowtide.storage.names import explain
 from lowtide.storage.sealed_json import read_sealed, write_sealed
 
 JOB_NAME = "job.json"
@@ -202,6 +203,7 @@ def convert_sealed(path: Path, kind: type[_T]) -> _T:
         return msgspec.convert(read_sealed(path), kind)
     except msgspec.ValidationError as cause:
         raise VerificationError(
-            f"{path} does not hold what it should, or was written by another version of lowtide ({cause})",
+            f"{path} does not hold what it should, or was written by another version of lowtide "
+            f"({explain(cause)})",
             remedy="pass `--restart` to begin again",
         ) from cause

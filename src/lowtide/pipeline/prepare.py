@@ -10,7 +10,7 @@ from pathlib import Path
 from lowtide.errors import UsageError
 from lowtide.memory.budget import Budget, choose_budget
 from lowtide.memory.limits import machine_limit
-from lowtide.memory.meter import private_bytes
+from lowtide.memory.meter import child_pids, private_bytes
 from lowtide.pipeline.encode_blocks import Recipe
 from lowtide.pipeline.prepare_examples import PreparedExamples, prepare_examples
 from lowtide.pipeline.settings import (
@@ -49,6 +49,8 @@ class Prepared:
     read: ReadSettings
     foreign_bytes: int
     """Private memory that was there before and that the budget does not count."""
+    foreign_pids: frozenset[int]
+    """Child processes that were there before: what they hold is not counted either."""
 
     @property
     def input_bytes(self) -> int:
@@ -73,6 +75,7 @@ def prepare(
 
     What lies in the folder `out` is no input, even if a glob matches it.
     """
+    foreign_pids = frozenset(child_pids(os.getpid()))
     check_settings(settings)
     settings = resolve_examples(settings)
     budget = memory if isinstance(memory, Budget) else choose_budget(memory, machine_limit())
@@ -97,6 +100,7 @@ def prepare(
         allowances=allowances,
         layout=layout,
         foreign_bytes=foreign_bytes(private_bytes()),
+        foreign_pids=foreign_pids,
         recipe=_make_recipe(encode, end_of_text, layout, settings, examples),
         read=_choose_reading(found, encode, allowances, settings, examples),
     )

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide.memory.budget import Budget, choose_budget
 from lowtide.memory.limits import machine_limit
-from lowtide.memory.meter import private_bytes
+from lowtide.memory.meter import child_pids, private_bytes
 from lowtide.pipeline.prepare import choose_workers, delimiter_beside
 from lowtide.pipeline.spend import foreign_bytes
 from lowtide.pipeline.train_settings import TrainSettings, check_train_settings, normalise
@@ -35,6 +36,8 @@ class TrainPrepared:
     read: ReadSettings
     foreign_bytes: int
     """Private memory that was there before and that the budget does not count."""
+    foreign_pids: frozenset[int]
+    """Child processes that were there before: what they hold is not counted either."""
 
     @property
     def input_bytes(self) -> int:
@@ -56,6 +59,7 @@ def prepare_training(
     workers: int | None = None,
 ) -> TrainPrepared:
     """Find and decide; refuse what cannot work. Reads footers, sizes and first bytes, no text."""
+    foreign_pids = frozenset(child_pids(os.getpid()))
     settings = normalise(settings)
     check_train_settings(settings)
     budget = memory if isinstance(memory, Budget) else choose_budget(memory, machine_limit())
@@ -86,4 +90,5 @@ def prepare_training(
             cut_rule=CutRule(pattern=settings.pattern, unsplittable=special),
         ),
         foreign_bytes=foreign_bytes(private_bytes()),
+        foreign_pids=foreign_pids,
     )

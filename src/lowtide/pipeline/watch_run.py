@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Protocol
 
@@ -56,6 +56,8 @@ class Setting(Protocol):
     @property
     def foreign_bytes(self) -> int: ...
     @property
+    def foreign_pids(self) -> Collection[int]: ...
+    @property
     def input_bytes(self) -> int: ...
     @property
     def reads_stdin(self) -> bool: ...
@@ -94,7 +96,12 @@ class Watch:
         self._resumed_bytes = run.done_bytes
         self._told = -math.inf  # stops asked for before the first block are obeyed after it
         self._checkpointed = time.monotonic()
-        self._guard = MemoryGuard(prepared.budget, listen, foreign_bytes=prepared.foreign_bytes)
+        self._guard = MemoryGuard(
+            prepared.budget,
+            listen,
+            foreign_bytes=prepared.foreign_bytes,
+            foreign_pids=prepared.foreign_pids,
+        )
         self.peak_private_bytes = 0
 
     def after_block(self, encoder: Renewable, *, checkpoint_is_due: bool) -> None:

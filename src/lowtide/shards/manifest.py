@@ -23,7 +23,7 @@ from lowtide.shards.layout import (
     learnt_name,
     shard_number,
 )
-from lowtide.storage.names import FileName
+from lowtide.storage.names import FileName, explain
 from lowtide.storage.sealed_json import JsonObject, JsonValue, read_sealed, write_sealed
 
 TEXT_VERSION = 1
@@ -276,8 +276,9 @@ def from_json(payload: Mapping[str, JsonValue], kind: type[T], path: Path) -> T:
     try:
         return msgspec.convert(payload, kind)
     except (msgspec.ValidationError, LowtideError) as error:
+        said = explain(error) if isinstance(error, msgspec.ValidationError) else error.problem
         raise VerificationError(
-            f"{path} does not hold what it should: {error}",
+            f"{path} does not hold what it should: {said}",
             remedy=f"put {path.name} back from a copy, or make the dataset again",
         ) from error
 

@@ -18,3 +18,14 @@ FileName: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"\A{_NAME}\Z")]
 """Of a file in the record's own folder: no separator, and neither `.` nor `..`."""
 InnerPath: TypeAlias = Annotated[str, msgspec.Meta(pattern=rf"\A{_NAME}(?:/{_NAME})*\Z")]
 """Of a file in the folder or in one below it: relative, without `..`."""
+
+
+def explain(error: msgspec.ValidationError) -> str:
+    """What msgspec says of a record, with a bad name told in words and not by the pattern."""
+    said = str(error)
+    _, _, place = said.rpartition(" - at ")
+    return (
+        f"the name at {place} is not that of a file inside the folder"
+        if "matching regex" in said
+        else said
+    )
