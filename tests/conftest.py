@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import json
 import os
@@ -19,7 +20,7 @@ from lowtide.tokenizer.vocabulary import Vocabulary, from_json, load_vocabulary
 from tests.tokenizer_json import tokenizer_json
 from tests.vocabularies import rank_file
 
-settings.register_profile("quick", max_examples=50, deadline=None)
+settings.register_profile("quick", max_examples=25, deadline=None)
 settings.register_profile("slow", max_examples=200, deadline=None)
 
 TOKENIZERS = ("gpt2", "cl100k_base", "o200k_base", "tokenizer.json")
@@ -45,6 +46,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for item in items:
             if isinstance(item, pytest.Function) and is_hypothesis_test(item.obj):
                 item.add_marker("slow")
+
+
+def pytest_collection_finish() -> None:
+    """Everything is imported: a collection of garbage need not look at torch's objects every time."""
+    gc.collect()
+    gc.freeze()
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -24,6 +24,7 @@ def train_in_box(out: Path, source: Path, memory: str, *flags: str) -> BoxResult
     return run_in_box(command, limit_bytes=parse_bytes(memory), timeout=300)
 
 
+@pytest.mark.slow
 @pytest.mark.cgroup
 def test_the_peak_does_not_grow_with_the_corpus(tmp_path: Path) -> None:
     source = random.Random(31)

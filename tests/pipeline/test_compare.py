@@ -67,6 +67,7 @@ def test_the_list_dies_at_the_limit_and_ours_finishes_in_the_same_box(found: Com
     assert not list(Path("/sys/fs/cgroup").rglob(f"lowtide-{os.getpid()}-*"))
 
 
+@pytest.mark.slow
 def test_nothing_is_left_on_the_disk(found: Comparison, work: Path) -> None:
     assert list(work.iterdir()) == []
 

@@ -64,6 +64,14 @@ def run(folder: Path, settings: DemoSettings, **more: object) -> Demo:
     return run_demo(folder, settings, environment=ENVIRONMENT, **more)  # type: ignore[arg-type]
 
 
+@pytest.fixture(scope="session")
+def finished(library: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished demo without torch; copy it."""
+    folder = tmp_path_factory.mktemp("finished") / "demo"
+    run(folder, settings_of(library))
+    return folder
+
+
 def digest(folder: Path, pattern: str) -> list[str]:
     return [hashlib.sha256(path.read_bytes()).hexdigest() for path in sorted(folder.glob(pattern))]
 
@@ -225,9 +233,9 @@ def test_a_stage_that_fails_says_why_and_what_to_do(tmp_path: Path) -> None:
     assert "lowtide tokenize TEXT" in told.value.remedy
 
 
-def test_only_what_the_demo_made_is_removed(library: Path, tmp_path: Path) -> None:
+def test_only_what_the_demo_made_is_removed(library: Path, finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "demo"
-    run(folder, settings_of(library))
+    shutil.copytree(finished, folder)
     (folder / "mine.txt").write_text("mine")
     (folder / ".corpus.parquet.4711.tmp").write_bytes(b"of a killed write")
     clean_demo(folder)
@@ -250,9 +258,11 @@ def test_what_cannot_be_meant_is_refused(library: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "demo").exists()
 
 
-def test_what_a_user_put_into_its_folders_is_never_removed(library: Path, tmp_path: Path) -> None:
+def test_what_a_user_put_into_its_folders_is_never_removed(
+    library: Path, finished: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "demo"
-    run(folder, settings_of(library))
+    shutil.copytree(finished, folder)
     notes = folder / "tokens" / "my notes.txt"
     notes.write_text("weeks of work")
     with pytest.raises(UsageError, match="what the demo did not make"):
@@ -264,9 +274,11 @@ def test_what_a_user_put_into_its_folders_is_never_removed(library: Path, tmp_pa
     assert not again.exists()
 
 
-def test_a_file_that_was_changed_is_no_longer_the_demos(library: Path, tmp_path: Path) -> None:
+def test_a_file_that_was_changed_is_no_longer_the_demos(
+    library: Path, finished: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "demo"
-    run(folder, settings_of(library))
+    shutil.copytree(finished, folder)
     (folder / "plan.toml").write_text("my own plan")
     with pytest.raises(UsageError, match=r"plan\.toml"):
         run(folder, settings_of(library))
@@ -274,9 +286,11 @@ def test_a_file_that_was_changed_is_no_longer_the_demos(library: Path, tmp_path:
     assert (folder / "plan.toml").read_text() == "my own plan"
 
 
-def test_a_link_in_the_place_of_an_output_is_not_followed(library: Path, tmp_path: Path) -> None:
+def test_a_link_in_the_place_of_an_output_is_not_followed(
+    library: Path, finished: Path, tmp_path: Path
+) -> None:
     folder, precious = tmp_path / "demo", tmp_path / "precious"
-    run(folder, settings_of(library))
+    shutil.copytree(finished, folder)
     precious.mkdir()
     (precious / "thesis.tex").touch()
     shutil.rmtree(folder / "tokens")
@@ -287,10 +301,12 @@ def test_a_link_in_the_place_of_an_output_is_not_followed(library: Path, tmp_pat
     assert (precious / "thesis.tex").exists()
 
 
-def test_a_record_names_no_file_outside_of_the_folder(library: Path, tmp_path: Path) -> None:
+def test_a_record_names_no_file_outside_of_the_folder(
+    library: Path, finished: Path, tmp_path: Path
+) -> None:
     """Not by its name, and not through a link to a copy, in which every name and size is right."""
     folder, copy = tmp_path / "demo", tmp_path / "copy"
-    run(folder, settings_of(library))
+    shutil.copytree(finished, folder)
     (tmp_path / "thesis.tex").write_text("words")
     shutil.copytree(folder / "tokens", copy)
     shutil.rmtree(folder / "tokens")
@@ -332,9 +348,11 @@ def test_a_demo_that_was_killed_as_it_began_begins_again(library: Path, tmp_path
     assert run(tmp_path, settings_of(library)).stages
 
 
-def test_settings_in_its_folder_do_not_change_it(library: Path, tmp_path: Path) -> None:
+def test_settings_in_its_folder_do_not_change_it(
+    library: Path, finished: Path, tmp_path: Path
+) -> None:
     folder = tmp_path / "demo"
-    run(folder, settings_of(library))
+    shutil.copytree(finished, folder)
     (folder / "lowtide.toml").write_text('[tokenize]\nformat = "llmc"\n')
     done = run(folder, settings_of(library, memory_bytes=300 * MIB))
     assert len(done.stages) == 6
@@ -355,8 +373,10 @@ def test_a_record_that_is_none_of_ours_lets_nothing_be_removed(
     assert (tmp_path / "lowtide-demo.json").read_text() == content
 
 
-def test_what_came_into_the_folder_meanwhile_is_not_removed(library: Path, tmp_path: Path) -> None:
-    run(tmp_path / "demo", settings_of(library))
+def test_what_came_into_the_folder_meanwhile_is_not_removed(
+    library: Path, finished: Path, tmp_path: Path
+) -> None:
+    shutil.copytree(finished, tmp_path / "demo")
     (tmp_path / "demo" / "model").mkdir()
     (tmp_path / "demo" / "model" / "precious").touch()
     with pytest.raises(UsageError, match="what the demo did not make"):

@@ -224,6 +224,7 @@ def test_the_fullest_log_makes_no_page_over_the_limit(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.slow
 def test_memory_and_page_do_not_grow_with_the_run(tmp_path: Path) -> None:
     sizes, peaks = [], []
     for steps in (2_000, 16_000):

@@ -129,6 +129,7 @@ FULL_SURROUNDINGS = "{c} {c}\t{c}\n{c}\r{c}1{c}.{c}。{c}a{c}'s{c}/ \n{c}!\n{c}"
 SHORT_SURROUNDINGS = "{c} {c}\n{c}1{c}。\n{c}a"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pattern", ["gpt2", "cl100k", "o200k"])
 def test_every_code_point_beside_every_kind_of_cut(pattern: Pattern) -> None:
     expressions = [expression for name, expression in EXPRESSIONS if name == pattern]

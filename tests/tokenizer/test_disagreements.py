@@ -155,6 +155,7 @@ def sampled_code_points(*, one_in: int) -> list[int]:
     return sorted(chosen)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("reference", "pattern"),
     list(product(REFERENCES, NAMES)),
