@@ -1,8 +1,28 @@
-"""How a process of our own is started: with our Python, and with nothing of the current folder in it."""
+"""How a process of our own is started, asked and ended: with our Python, and without the current folder.
+
+A child answers requests until its standard input ends, so it dies with its parent. Each request and each
+answer is a frame: its length (8 bytes), then its content.
+"""
 
 from __future__ import annotations
 
+import os
+import signal
+import struct
+import subprocess
 import sys
+import tempfile
+import weakref
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from typing import IO
+
+OUT_OF_MEMORY = 81
+"""The exit code of a child that met a MemoryError."""
+_LENGTH = struct.Struct("<Q")
+_EXIT_SECONDS = 10
+"""How long a child that closed its pipes may take to exit: only then is its exit code known."""
+_STDERR_BYTES = 4096
 
 
 def python_command(*arguments: str) -> list[str]:
@@ -12,3 +32,89 @@ def python_command(*arguments: str) -> list[str]:
     `PYTHONPATH` stays in force, for that is set on purpose.
     """
     return [sys.executable, "-P", *arguments]
+
+
+class Child:
+    """A process that runs `module` and answers one frame with one frame."""
+
+    def __init__(self, module: str, environment: Mapping[str, str] | None = None) -> None:
+        """`environment` is added to ours."""
+        stderr = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe that nobody reads would block the child
+        self._process = subprocess.Popen(
+            python_command("-m", module),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=stderr,
+            env=os.environ | (environment or {}),
+            start_new_session=True,  # Ctrl-C in the terminal must reach the parent alone
+        )
+        self._end = weakref.finalize(self, _end, self._process, stderr)
+
+    def ask(self, request: bytes) -> bytes | None:
+        """What it answers; None when it is gone."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        try:
+            with suppress(OSError):
+                write_frame(process.stdin, request)
+                answer = read_frame(process.stdout)
+                if answer is not None:
+                    return answer
+            with suppress(subprocess.TimeoutExpired):
+                process.wait(_EXIT_SECONDS)
+        except BaseException:  # half through a request: the next answer would belong to this one
+            self.end()
+            raise
+        return None
+
+    def end(self) -> tuple[int, str]:
+        """The exit code, and what it wrote last to standard error. A process that still runs is killed."""
+        return self._end() or (self._process.returncode, "")
+
+
+def _end(process: subprocess.Popen[bytes], stderr: IO[bytes]) -> tuple[int, str]:
+    process.kill()
+    for stream in (process.stdin, process.stdout):
+        with suppress(OSError):  # what was not sent is of no use any more
+            if stream is not None:
+                stream.close()
+    code = process.wait()
+    with stderr:
+        stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _STDERR_BYTES))
+        return code, stderr.read().decode(errors="replace").strip()
+
+
+def ran_out_of_memory(code: int) -> bool:
+    """Whether a child with this exit code died of a MemoryError, an aborted allocation or the OOM killer."""
+    if os.name == "posix" and code in (-signal.SIGABRT, -signal.SIGKILL):
+        return True
+    return code == OUT_OF_MEMORY
+
+
+def run_child(serve: Callable[[], None]) -> None:
+    """The main function of a child. Signals are left to the parent, which decides when the child ends."""
+    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # a scheduler may send these to every process
+        if hasattr(signal, name):
+            signal.signal(getattr(signal, name), signal.SIG_IGN)
+    try:
+        serve()
+    except MemoryError:
+        os._exit(OUT_OF_MEMORY)  # an orderly exit may need memory
+
+
+def write_frame(sink: IO[bytes], data: bytes) -> None:
+    """Send one message."""
+    sink.write(_LENGTH.pack(len(data)))
+    sink.write(data)
+    sink.flush()
+
+
+def read_frame(source: IO[bytes]) -> bytes | None:
+    """Receive one message; None when the other side is gone."""
+    head = source.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    (length,) = _LENGTH.unpack(head)
+    data = source.read(length)
+    return data if len(data) == length else None

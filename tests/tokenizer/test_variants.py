@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import random
 import re
+import signal
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import tokenizers
 
@@ -22,7 +24,7 @@ from bench.tokenizer_variants import (
     choose_variants,
     make_text,
 )
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import DataError, SharedFaultError, UsageError
 from lowtide.events import Note, ignore
 from lowtide.pipeline.examine import verify
 from lowtide.pipeline.prepare import Prepared, prepare
@@ -268,3 +270,22 @@ def test_variants_in_boxes_are_equal_or_refused() -> None:
     outcomes = list(campaign.run())
     assert not campaign.bad
     assert sum(one.verdict == "equal" for one in outcomes) >= 8
+
+
+@pytest.mark.parametrize(
+    ("number", "error"),
+    [(signal.SIGKILL, OutOfRoomError), (signal.SIGSEGV, SharedFaultError)],
+)
+def test_only_a_death_by_memory_is_called_one(
+    number: signal.Signals, error: type[DataError]
+) -> None:
+    apart = ReferenceApart(vocabulary_of(Variant()), "text", room_bytes=64 * MIB)
+    before = set(psutil.Process().children())
+    apart.encode(b"one")
+    (child,) = set(psutil.Process().children()) - before
+    child.send_signal(number)
+    with pytest.raises(DataError) as caught:
+        apart.encode(b"two")
+    assert type(caught.value) is error
+    assert len(apart.encode(b"three"))
+    apart.close()

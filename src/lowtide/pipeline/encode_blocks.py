@@ -108,6 +108,7 @@ class BlockEncoder:
         self._allowances = allowances
         self._generation = 0
         self._room_bytes = allowances.room_bytes
+        self._ended_apart_bytes = 0
         first.give_room(self._room_bytes)
         self._seats = [*(_Seat() for _ in range(allowances.workers - 1)), _Seat(first)]
         # the seat that worked last works next, so that a small job makes no encoder beside the first
@@ -145,6 +146,15 @@ class BlockEncoder:
         """Have every encoder forget its words before it takes another block."""
         self._generation += 1
 
+    def take_apart_bytes(self) -> int:
+        """The most that the reference's processes held; what those held that have ended counts once."""
+        ended, self._ended_apart_bytes = self._ended_apart_bytes, 0
+        return max(ended, self._apart_bytes())
+
+    def _apart_bytes(self) -> int:
+        encoders = [seat.encoder for seat in self._seats]
+        return sum(encoder.apart_bytes for encoder in encoders if encoder is not None)
+
     def _is_large(self, block: Block) -> bool:
         return len(block.text) > 4 * self._allowances.block_bytes
 
@@ -172,6 +182,8 @@ class BlockEncoder:
 
     def _give_room(self, room_bytes: int) -> None:
         """Processes that have another room go; new ones come when they are needed."""
+        if room_bytes != self._room_bytes:
+            self._ended_apart_bytes = max(self._ended_apart_bytes, self._apart_bytes())
         self._room_bytes = room_bytes
         for seat in self._seats:
             if seat.encoder is not None:

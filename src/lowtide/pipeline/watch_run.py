@@ -24,7 +24,6 @@ from lowtide.memory.pressure import Stage
 from lowtide.pipeline.folder import take_stop_file
 from lowtide.pipeline.guard_memory import MemoryGuard
 from lowtide.pipeline.job import Counts
-from lowtide.tokenizer.reference_apart import apart_bytes
 
 ShouldStop = Callable[[], StopReason | None]
 
@@ -67,6 +66,9 @@ class Renewable(Protocol):
     """Something that can give back what it keeps for speed."""
 
     def renew(self) -> None: ...
+
+    def take_apart_bytes(self) -> int:
+        """The most that its child processes held since this was last asked."""
 
 
 def never_stop() -> StopReason | None:
@@ -134,7 +136,8 @@ class Watch:
         self._listen(self._how_far(used_bytes, time.monotonic() - self._started))
 
     def _look(self, how_far: Callable[[int, float], Event], encoder: Renewable) -> None:
-        used_bytes = private_bytes() + apart_bytes() - self._prepared.foreign_bytes
+        used_bytes = private_bytes() + encoder.take_apart_bytes()
+        used_bytes -= self._prepared.foreign_bytes
         self.peak_private_bytes = max(self.peak_private_bytes, used_bytes)
         now = time.monotonic()
         if now - self._told >= _TELL_SECONDS:

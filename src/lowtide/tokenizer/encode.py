@@ -111,6 +111,8 @@ class Encoder:
         self._room_bytes = room_bytes
         self._reference: ReferenceEncoder | None = None
         self._apart: ReferenceApart | None = None
+        self.apart_bytes = 0
+        """The most that the reference's process held for any text since it was given its room."""
         self._fast = make_fast(settings)
 
     @property
@@ -119,14 +121,16 @@ class Encoder:
         return self._fast is not None
 
     def give_room(self, room_bytes: int | None) -> None:
-        """From the next document on the reference has this much memory."""
+        """From the next document on the reference has this much memory. A process with another room ends."""
         if room_bytes != self._room_bytes:
-            self._room_bytes, self._apart = room_bytes, None
+            self._room_bytes, self.apart_bytes = room_bytes, 0
+            self._close_apart()
 
     def renew(self, give_back: Callable[[], object]) -> None:
         """Forget every word seen; `give_back` is called when their memory is free. Changes no id."""
         was_fast = self.is_fast
-        self._fast = self._reference = self._apart = None
+        self._fast = self._reference = None
+        self._close_apart()
         give_back()  # the old tables must be gone before the new ones come
         if was_fast:
             self._fast = make_fast(self._settings)
@@ -162,30 +166,47 @@ class Encoder:
         settings = self._settings
         delimiter = np.array([settings.delimiter_id], dtype=np.uint32)
         pieces: list[Ids] = []
-        documents = text.split(settings.delimiter)
+        *documents, rest = text.split(settings.delimiter)
+        if rest:  # else nothing follows the last delimiter
+            documents.append(rest)
         for careful, group in itertools.groupby(documents, key=self._needs_care):
             for stretch in group if careful else [settings.delimiter.join(group)]:
-                pieces += [delimiter, self._encode_stretch(stretch, careful=careful)]
-        return np.concatenate(pieces[1:])
+                pieces += [self._encode_stretch(stretch, careful=careful), delimiter]
+        if rest:
+            pieces.pop()
+        return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.uint32)
 
     def _needs_care(self, document: bytes) -> bool:
         return self._fast is None or self._needs_reference(document)
 
     def _encode_stretch(self, text: bytes, *, careful: bool) -> Ids:
         if careful or self._fast is None:
-            return self._reference_for(text).encode(text)
+            ids = self._reference_for(text).encode(text)
+            if self._apart is not None:
+                self.apart_bytes = max(self.apart_bytes, self._apart.peak_bytes)
+            return ids
         return put_real_ids(encode_fast(self._fast, text), self._settings)
 
     def _reference_for(self, text: bytes) -> ReferenceEncoder:
-        """tiktoken takes no more than the fast encoder for a text that is not long; all else is done apart."""
+        """tiktoken takes no more than the fast encoder for a text that is not long; all else is done apart.
+
+        Each holds the whole vocabulary, and memory is planned for one of them.
+        """
         settings = self._settings
         asked = (settings.vocabulary, settings.special_in_text, settings.marks)
         is_light = settings.vocabulary.kind == "ranks" and len(text) <= _LIGHT_BYTES
         if self._room_bytes is None or is_light:
+            self._close_apart()
             self._reference = self._reference or make_reference(*asked)
             return self._reference
+        self._reference = None
         self._apart = self._apart or ReferenceApart(*asked, room_bytes=self._room_bytes)
         return self._apart
+
+    def _close_apart(self) -> None:
+        if self._apart is not None:
+            self._apart.close()
+            self._apart = None
 
 
 def make_fast(settings: EncodeSettings) -> BPETokenizer | None:

@@ -7,14 +7,9 @@ from __future__ import annotations
 
 import hashlib
 import signal
-import subprocess
-import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 
-import msgspec
-
-from lowtide.child import python_command
+from lowtide.child import Child, ran_out_of_memory
 from lowtide.errors import SharedFaultError, UsageError
 from lowtide.source.examples.render_protocol import (
     Answer,
@@ -30,8 +25,6 @@ from lowtide.source.examples.render_protocol import (
     decode_answers,
     encode_batch,
     encode_setup,
-    read_frame,
-    write_frame,
 )
 from lowtide.source.examples.settings import Learn
 from lowtide.source.examples.sheet import Sheet
@@ -78,7 +71,7 @@ class JinjaTemplate:
         self._answers: dict[int, Answer] = {}
         self._has_rendered = False
         self._used: list[str] = []
-        self._child: _Child | None = self._start()
+        self._child: Child | None = self._start()
         self._refuse_unknown(names)
         self.tokens: Mapping[str, str] = {
             each: names.tokens[each] for each in self._used if each in names.tokens
@@ -127,7 +120,7 @@ class JinjaTemplate:
         examples = [turns] if at is None or not self._has_rendered else self._ahead[at:]
         child = self._child = self._child or self._start()
         try:
-            answers = child.ask(encode_batch((learn, [_messages(each) for each in examples])))
+            request = encode_batch((learn, [_messages(each) for each in examples]))
         except (
             RecursionError,
             ValueError,
@@ -137,12 +130,16 @@ class JinjaTemplate:
                     "is nested too deeply, or holds too large a number"
                 ) from error
             return self._ask_alone(turns, learn)
-        if answers is None:
+        self._asked += 1
+        answered = child.ask(request)
+        if answered is None:
             self._child = None
             answers = [self._explain_end(child, "for one example")]
+        else:
+            answers = decode_answers(answered)
         self._has_rendered = True
         is_short = any(isinstance(answer, NoMemory) for answer in answers)
-        if (len(examples) > 1 and self._child is None) or (is_short and child.asked > 2):
+        if (len(examples) > 1 and self._child is None) or (is_short and self._asked > 1):
             return self._ask_alone(turns, learn)
         self._answers |= zip(map(id, examples), answers, strict=False)
         return None
@@ -155,11 +152,14 @@ class JinjaTemplate:
         self.expect([])
         self._ask(turns, learn)
 
-    def _start(self) -> _Child:
-        child = _Child()
-        weakref.finalize(self, child.end)
-        answers = child.ask(encode_setup(self._setup))
-        answer = self._explain_end(child, "to compile") if answers is None else answers[0]
+    def _start(self) -> Child:
+        child = Child(_MODULE)
+        self._asked = 0
+        answered = child.ask(encode_setup(self._setup))
+        if answered is None:
+            answer = self._explain_end(child, "to compile")
+        else:
+            (answer,) = decode_answers(answered)
         if isinstance(answer, NoMemory):
             limit = format_bytes(self._setup.limits.memory_bytes)
             answer = Fault(f"takes more than {limit} to compile", _SIMPLER)
@@ -169,56 +169,15 @@ class JinjaTemplate:
         self._used = answer.used
         return child
 
-    def _explain_end(self, child: _Child, doing: str) -> Answer:
+    def _explain_end(self, child: Child, doing: str) -> Answer:
         """Why there is no answer."""
         code, said = child.end()
         if code == _ENDED_BY_TIME:
             seconds = self._setup.limits.cpu_seconds
             return Fault(f"takes more than {seconds:g} seconds of CPU time {doing}", _MEND)
-        if "MemoryError" in said:
+        if ran_out_of_memory(code):
             return NoMemory()
         return Fault(f"ended its process with code {code}: {printable(said[-200:])}", _MEND)
-
-
-class _Child:
-    """The process, and the pipes to it."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            python_command("-m", _MODULE),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        self.asked = 0
-
-    def ask(self, request: bytes) -> list[Answer] | None:
-        """What it answers; None when it is gone."""
-        process = self._process
-        assert process.stdin is not None
-        assert process.stdout is not None
-        self.asked += 1
-        try:
-            write_frame(process.stdin, request)
-            answered = read_frame(process.stdout)
-            return None if answered is None else decode_answers(answered)
-        except (BrokenPipeError, msgspec.DecodeError):
-            return None
-
-    def end(self) -> tuple[int, str]:
-        """The exit code, and what it said last; a process that still runs is killed."""
-        process = self._process
-        process.kill()
-        if process.stdin is not None:
-            with suppress(BrokenPipeError):  # what was not sent is of no use any more
-                process.stdin.close()
-        if process.stdout is not None:
-            process.stdout.close()
-        said = ""
-        if process.stderr is not None and not process.stderr.closed:
-            said = process.stderr.read().decode(errors="replace").strip()
-            process.stderr.close()
-        return process.wait(), said
 
 
 def _messages(turns: Sequence[Turn]) -> Messages:

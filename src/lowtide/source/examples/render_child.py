@@ -13,6 +13,7 @@ import sys
 
 import jinja2
 
+from lowtide.child import read_frame, run_child, write_frame
 from lowtide.memory.fence import fence
 from lowtide.source.examples.jinja_template import JinjaRenderer, RefusedTemplateError
 from lowtide.source.examples.render_protocol import (
@@ -30,8 +31,6 @@ from lowtide.source.examples.render_protocol import (
     decode_batch,
     decode_setup,
     encode_answers,
-    read_frame,
-    write_frame,
 )
 from lowtide.source.examples.settings import Learn
 from lowtide.source.examples.turns import BadExampleError
@@ -39,7 +38,8 @@ from lowtide.source.examples.turns import BadExampleError
 
 def main() -> None:
     """Serve until standard input ends."""
-    _set_signals()
+    if hasattr(signal, "SIGPROF"):
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)  # a parent may have ignored it
     data = read_frame(sys.stdin.buffer)
     if data is None:
         return
@@ -60,14 +60,6 @@ def main() -> None:
         _answer([Compiled(used=renderer.used)])
         while (data := read_frame(sys.stdin.buffer)) is not None:
             _answer(_render_batch(renderer, decode_batch(data), setup.limits))
-
-
-def _set_signals() -> None:
-    for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # sent to all processes; the parent decides
-        if hasattr(signal, name):
-            signal.signal(getattr(signal, name), signal.SIG_IGN)
-    if hasattr(signal, "SIGPROF"):
-        signal.signal(signal.SIGPROF, signal.SIG_DFL)  # a parent may have ignored it
 
 
 def _warm_up() -> None:
@@ -124,4 +116,4 @@ def _limit_time(seconds: float) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_child(main)

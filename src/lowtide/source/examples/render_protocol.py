@@ -3,7 +3,7 @@
     to the child      a Setup, then batches: what is learnt, and the messages of each example
     from the child    for each of these a list of answers
 
-Each goes with its length in front. Answers are msgpack of fixed types: nothing that comes from beside a
+Each is a frame (`child.py`). Answers are msgpack of fixed types: nothing that comes from beside a
 template may become an object of its choice. Batches are JSON, for rows hold numbers of any size; what a row of
 Arrow holds besides (dates, decimals, bytes) is tagged.
 """
@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import base64
 import json
-import struct
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import IO, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -33,7 +32,6 @@ TOKEN_NAMES = frozenset(
     {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
 )
 """What transformers calls special tokens, in every tokenizer."""
-_LENGTH = struct.Struct("<Q")
 _TAG = "\0kind"
 _MICROSECOND = timedelta(microseconds=1)
 _READ: dict[str, Callable[[str], object]] = {
@@ -147,20 +145,3 @@ def _untag(found: dict[str, object]) -> object:
         return _READ.get(kind, str)(text)
     except (ValueError, ArithmeticError):  # a row may have such a key by itself
         return found
-
-
-def write_frame(sink: IO[bytes], data: bytes) -> None:
-    """Send one message."""
-    sink.write(_LENGTH.pack(len(data)))
-    sink.write(data)
-    sink.flush()
-
-
-def read_frame(source: IO[bytes]) -> bytes | None:
-    """Receive one message; None when the other side is gone."""
-    head = source.read(_LENGTH.size)
-    if len(head) < _LENGTH.size:
-        return None
-    (length,) = _LENGTH.unpack(head)
-    data = source.read(length)
-    return data if len(data) == length else None
