@@ -34,6 +34,7 @@ class CountRun:
     def __init__(self, folder: Path, prepared: TrainPrepared, progress: CountProgress) -> None:
         self.folder = folder
         self.cursor = progress.cursor
+        self.partly_read = progress.partly_read
         self.done_bytes = progress.done_bytes
         self.counts = progress.counts
         self.progress = progress
@@ -99,6 +100,7 @@ class CountRun:
         self._wait(0 if is_large else self._prepared.allowances.workers)
         self._waiting.append(self._pool.submit(self._count, text))
         self.cursor = block.after
+        self.partly_read = block.partly_read
         self.done_bytes = block.input_done_bytes
         self.counts = add_block(self.counts, block, tokens=0)
         return len(self._runs) >= MOST_RUNS
@@ -195,6 +197,7 @@ class CountRun:
     def _store(self, words: RunRecord | None = None, totals: WordTotals | None = None) -> None:
         progress = CountProgress(
             cursor=self.cursor,
+            partly_read=self.partly_read,
             done_bytes=self.done_bytes,
             counts=self.counts,
             runs=tuple(self._runs),

@@ -24,7 +24,7 @@ from lowtide.shards.layout import WORK_FOLDER
 from lowtide.shards.manifest import DatasetManifest
 from lowtide.shards.write import WriterMark
 from lowtide.source.blocks import LISTED_BAD_ROWS
-from lowtide.source.stream import BadRow, Block, Cursor
+from lowtide.source.stream import BadRow, Block, Cursor, PartlyRead
 from lowtide.storage.names import explain
 from lowtide.storage.sealed_json import read_sealed, write_sealed
 
@@ -77,6 +77,8 @@ class Progress:
     counts: Counts
     train: WriterMark
     val: WriterMark
+    partly_read: PartlyRead | None = None
+    """The text before the cursor of the file it lies in; None at a file's start, and in older checkpoints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

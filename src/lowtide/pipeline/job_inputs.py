@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lowtide.errors import ChangedInputError, DataError, UsageError
+from lowtide.errors import ChangedInputError, DataError, StoppedError, UsageError
 from lowtide.source.find_inputs import InputFile
 from lowtide.storage.fingerprint import fingerprint_file
 
@@ -52,12 +53,22 @@ def _stat(path: Path) -> os.stat_result:
         ) from cause
 
 
-def refuse_written_inputs(inputs: Sequence[JobInput], found: Sequence[InputFile]) -> None:
-    """A ChangedInputError if an input was written to since it was `found`: the tokens may be of two versions.
+@contextmanager
+def refuse_written_inputs(inputs: Sequence[JobInput], found: Sequence[InputFile]) -> Iterator[None]:
+    """A ChangedInputError if an input was written to since it was `found`: looked at after the run or its stop.
 
-    A hard link, other rights and a time that was set back look alike: the fingerprint decides. While a file was
-    read, `read_blocks` has looked at every byte.
+    A hard link, other rights and a time that was set back look alike: the fingerprint decides. `read_blocks`
+    looks at every byte, at the end of a file and when a run goes on inside it.
     """
+    try:
+        yield
+    except StoppedError:
+        _refuse_written(inputs, found)
+        raise
+    _refuse_written(inputs, found)
+
+
+def _refuse_written(inputs: Sequence[JobInput], found: Sequence[InputFile]) -> None:
     for item, file in zip(inputs, found, strict=True):
         if file.is_stdin:
             continue

@@ -29,7 +29,7 @@ from lowtide.shards.manifest import (
     write_manifest,
 )
 from lowtide.shards.write import SplitWriter, verify_finished
-from lowtide.source.stream import Cursor
+from lowtide.source.stream import Cursor, PartlyRead
 from lowtide.units import format_count
 
 
@@ -43,6 +43,7 @@ class ShardRun:
         train: SplitWriter,
         val: SplitWriter,
         cursor: Cursor,
+        partly_read: PartlyRead | None = None,
         held_out_open: bool = False,
         done_bytes: int = 0,
         counts: Counts | None = None,
@@ -50,6 +51,7 @@ class ShardRun:
     ) -> None:
         self.folder = folder
         self.cursor = cursor
+        self.partly_read = partly_read
         self.done_bytes = done_bytes
         self.counts = counts or Counts()
         self._train = train
@@ -89,6 +91,7 @@ class ShardRun:
             train=train,
             val=val,
             cursor=progress.cursor,
+            partly_read=progress.partly_read,
             held_out_open=progress.held_out_open,
             done_bytes=progress.done_bytes,
             counts=progress.counts,
@@ -119,6 +122,7 @@ class ShardRun:
         ):
             writer.append(run.tokens, run.ends, run.learnt)
         self.cursor = block.after
+        self.partly_read = block.partly_read
         self.done_bytes = block.input_done_bytes
         self.counts = add_block(
             self.counts,
@@ -143,6 +147,7 @@ class ShardRun:
             self.folder,
             Progress(
                 cursor=self.cursor,
+                partly_read=self.partly_read,
                 held_out_open=self._held_out_open,
                 done_bytes=self.done_bytes,
                 counts=self.counts,

@@ -157,8 +157,8 @@ def _run(
             )
             kept.peak_private_bytes = lambda: watch.peak_private_bytes
             try:
-                _encode_all(run, prepared, watch, kept.listen)
-                refuse_written_inputs(job.inputs, prepared.inputs)
+                with refuse_written_inputs(job.inputs, prepared.inputs):
+                    _encode_all(run, prepared, watch, kept.listen)
             except LowtideError as error:
                 if isinstance(error, ChangedInputError):
                     inputs = disown_changed(job.inputs, prepared.inputs)
@@ -234,7 +234,9 @@ def _find_finished(folder: Path, job: Job) -> DatasetManifest:
 
 def _encode_all(run: ShardRun, prepared: Prepared, watch: Watch, listen: Listener) -> None:
     """Read, encode and write to the end, with a checkpoint before any error leaves the house."""
-    blocks = read_blocks(prepared.inputs, prepared.read, start=run.cursor)
+    blocks = read_blocks(
+        prepared.inputs, prepared.read, start=run.cursor, partly_read=run.partly_read
+    )
     used_bytes = private_bytes() - prepared.foreign_bytes
     extra_bytes = prepared.budget.total_bytes - used_bytes + _FENCE_SLACK_BYTES
     with plain_allocation(), fence(max(extra_bytes, _FENCE_SLACK_BYTES)):

@@ -21,7 +21,7 @@ from lowtide.pipeline.job_inputs import (
 )
 from lowtide.pipeline.train_settings import TrainSettings
 from lowtide.shards.layout import WORK_FOLDER
-from lowtide.source.stream import Cursor
+from lowtide.source.stream import Cursor, PartlyRead
 from lowtide.storage.sealed_json import write_sealed
 from lowtide.tokenizer.word_runs import RunRecord, WordTotals
 
@@ -53,6 +53,8 @@ class CountProgress:
     words: RunRecord | None = None
     """All words, once everything is counted."""
     totals: WordTotals | None = None
+    partly_read: PartlyRead | None = None
+    """The text before the cursor of the file it lies in; None at a file's start, and in older checkpoints."""
 
 
 def store_train_job(folder: Path, job: TrainJob) -> None:

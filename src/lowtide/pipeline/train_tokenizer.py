@@ -186,8 +186,8 @@ def _train(
     """Count, learn, write, measure; the manifest last."""
     folder = run.folder
     try:
-        progress = _count_all(run, prepared, watch)
-        refuse_written_inputs(job.inputs, prepared.inputs)
+        with refuse_written_inputs(job.inputs, prepared.inputs):
+            progress = _count_all(run, prepared, watch)
     except ChangedInputError:
         inputs = disown_changed(job.inputs, prepared.inputs)
         store_train_job(folder, replace(job, inputs=inputs))
@@ -248,7 +248,9 @@ def _count_all(run: CountRun, prepared: TrainPrepared, watch: Watch) -> CountPro
     extra_bytes = prepared.budget.total_bytes - used_bytes + _FENCE_SLACK_BYTES
     with plain_allocation(), fence(max(extra_bytes, _FENCE_SLACK_BYTES)):
         try:
-            for block in read_blocks(prepared.inputs, prepared.read, start=run.cursor):
+            for block in read_blocks(
+                prepared.inputs, prepared.read, start=run.cursor, partly_read=run.partly_read
+            ):
                 due = run.take(block)
                 watch.after_block(run, checkpoint_is_due=due)
             run.finish()

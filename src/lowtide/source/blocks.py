@@ -51,6 +51,27 @@ class Cursor:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """Text that was read of a file in one go, to know it again by."""
+
+    start: Cursor
+    text_bytes: int
+    """With the delimiters."""
+    digest: str
+    """xxh3_128."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartlyRead:
+    """All that was read of a file before a cursor inside it."""
+
+    changed_ns: int
+    """When the file had last been changed in any way, as it was found."""
+    stretches: tuple[Stretch, ...]
+    """One for each process that read some of it, in order."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BadRow:
     """A document that was skipped, or a place where text was replaced."""
 
@@ -74,6 +95,8 @@ class Block:
     """Length of `text` without delimiters."""
     after: Cursor
     """Reading from here gives the rest of the stream."""
+    partly_read: PartlyRead | None
+    """The text before `after` of the file it lies in; None at a file's start."""
     input_done_bytes: int
     """Bytes of the stored inputs read so far, over all files; estimated for compressed and columnar files."""
     held_out: bool

@@ -25,9 +25,11 @@ from lowtide.source.blocks import (
     BadText,
     Block,
     Cursor,
+    PartlyRead,
     Piece,
     ReadSettings,
     Spans,
+    Stretch,
 )
 from lowtide.source.byte_stream import explain_open_errors
 from lowtide.source.find_inputs import InputFile, InputKind
@@ -43,6 +45,7 @@ __all__ = [
     "BadText",
     "Block",
     "Cursor",
+    "PartlyRead",
     "ReadSettings",
     "read_blocks",
 ]
@@ -56,56 +59,112 @@ _READERS = {
 
 
 def read_blocks(
-    inputs: Sequence[InputFile], settings: ReadSettings, *, start: Cursor
+    inputs: Sequence[InputFile],
+    settings: ReadSettings,
+    *,
+    start: Cursor,
+    partly_read: PartlyRead | None = None,
 ) -> Iterator[Block]:
     """The documents of all inputs from `start` on, in blocks of about `block_bytes`.
 
     Small documents and small files share a block. A damaged input is a `DataError` that names file and
-    place. Holds two blocks and what the reader of the format holds (see there).
+    place. A file that is overwritten while it is read is a `ChangedInputError`, also between two processes that
+    each read some of it: `partly_read` is what came with `start`. Holds two blocks and what the reader of the
+    format holds (see there).
     """
     bench = _Bench(settings=settings, done_before=_sizes_before(inputs))
     for index in range(start.file, len(inputs)):
+        file = inputs[index]
         cursor = start if index == start.file else Cursor(file=index, position=0)
-        digest = xxhash.xxh3_128()
-        for part in parts_from(cursor, inputs[index], settings):
+        before = partly_read if index == start.file else None
+        if before is not None and before.changed_ns != file.changed_ns:
+            _refuse_overwritten(file, settings, before.stretches)
+        reading = _Reading(file, cursor, before)
+        for part in parts_from(cursor, file, settings):
             for piece in _pieces(part, settings):
                 if bench.must_clear_before(piece, part):
                     yield bench.clear()
-                digest.update(piece.text)
-                bench.add(piece, part)
+                reading.add(piece.text)
+                if piece.after.file > index and _was_touched(file):
+                    # before the cursor leaves the file: no checkpoint may stand behind text of two versions
+                    _refuse_overwritten(file, settings, reading.stretches)
+                bench.add(piece, part, reading)
                 if bench.size_bytes >= settings.block_bytes:
                     yield bench.clear()
-        _refuse_overwritten(inputs[index], cursor, settings, digest.digest())
     if bench.holds_something():
         yield bench.clear()
 
 
+class _Reading:
+    """A file from the cursor on, and what was read of it before."""
+
+    def __init__(self, file: InputFile, start: Cursor, before: PartlyRead | None) -> None:
+        self._changed_ns = file.changed_ns
+        self._start = start
+        self._before = before.stretches if before else ()
+        self._text_bytes = 0
+        self._digest = xxhash.xxh3_128()
+
+    def add(self, text: bytes) -> None:
+        self._text_bytes += len(text)
+        self._digest.update(text)
+
+    @property
+    def stretches(self) -> tuple[Stretch, ...]:
+        """All that was read of the file."""
+        if not self._text_bytes:
+            return self._before
+        digest = self._digest.hexdigest()
+        return (
+            *self._before,
+            Stretch(start=self._start, text_bytes=self._text_bytes, digest=digest),
+        )
+
+    def so_far(self) -> PartlyRead:
+        return PartlyRead(changed_ns=self._changed_ns, stretches=self.stretches)
+
+
+def _was_touched(file: InputFile) -> bool:
+    """Whether a file was changed in any way since it was found.
+
+    It may be written to, and its time of writing set back: only the time of its last change of any sort tells.
+    """
+    if file.is_stdin:
+        return False
+    with explain_open_errors(file):
+        return file.path.stat().st_ctime_ns != file.changed_ns
+
+
 def _refuse_overwritten(
-    file: InputFile, start: Cursor, settings: ReadSettings, digest: bytes
+    file: InputFile, settings: ReadSettings, stretches: Sequence[Stretch]
 ) -> None:
     """A ChangedInputError if the text that was read is no longer the file's.
 
-    A file may be written to, and its time of writing set back: only the time of its last change of any sort
-    tells. A hard link or other rights change that one too, so the file is read again before it is refused.
+    A hard link or other rights touch a file too, so it is read again before it is refused.
     """
-    if file.is_stdin:
-        return
-    with explain_open_errors(file):
-        if file.path.stat().st_ctime_ns == file.changed_ns:
-            return
-    again = xxhash.xxh3_128()
     changed = ChangedInputError(
         f"{file.path} was written to while it was read",
         remedy="let whatever writes it finish, then pass `--restart`",
     )
-    try:
-        for part in parts_from(start, file, settings):
-            for piece in _pieces(part, settings):
-                again.update(piece.text)
-    except LowtideError as error:
-        raise changed from error
-    if again.digest() != digest:
-        raise changed
+    for stretch in stretches:
+        try:
+            digest = _digest_again(file, settings, stretch)
+        except LowtideError as error:
+            raise changed from error
+        if digest != stretch.digest:
+            raise changed
+
+
+def _digest_again(file: InputFile, settings: ReadSettings, stretch: Stretch) -> str:
+    """Of as much text as the stretch had. Blocks of another size end elsewhere, so its bytes are counted."""
+    digest, left_bytes = xxhash.xxh3_128(), stretch.text_bytes
+    for part in parts_from(stretch.start, file, settings):
+        for piece in _pieces(part, settings):
+            digest.update(memoryview(piece.text)[:left_bytes])
+            left_bytes -= len(piece.text)
+            if left_bytes <= 0:
+                return digest.hexdigest()
+    return digest.hexdigest()
 
 
 def _sizes_before(inputs: Sequence[InputFile]) -> list[int]:
@@ -156,6 +215,8 @@ class _Bench:
     size_bytes: int = 0
     document_count: int = 0
     after: Cursor = field(default_factory=lambda: Cursor(file=0, position=0))
+    reading: _Reading | None = None
+    """Of the file that `after` lies in."""
     done_bytes: int = 0
     held_out: bool = False
     bad: list[BadRow] = field(default_factory=list)
@@ -175,7 +236,7 @@ class _Bench:
         """Whether a block made now would say anything."""
         return bool(self.size_bytes or self.bad_count or self.empty_count)
 
-    def add(self, piece: Piece, part: Part) -> None:
+    def add(self, piece: Piece, part: Part, reading: _Reading) -> None:
         """Lay a piece behind the others."""
         if len(piece.learnt):
             self.learnt.append(piece.learnt + self.size_bytes)
@@ -186,6 +247,7 @@ class _Bench:
             self.held_out = part.held_out
         self.document_count += piece.document_count
         self.after = piece.after
+        self.reading = reading if piece.after.file == part.index else None
         self.done_bytes = self.done_before[part.index] + piece.done_bytes
         self.bad.extend(piece.bad[: LISTED_BAD_ROWS - len(self.bad)])
         self.bad_count += piece.bad_count
@@ -198,6 +260,7 @@ class _Bench:
             document_count=self.document_count,
             text_bytes=self.size_bytes - self.document_count * len(self.settings.delimiter),
             after=self.after,
+            partly_read=self.reading.so_far() if self.reading else None,
             input_done_bytes=self.done_bytes,
             held_out=self.held_out,
             bad=tuple(self.bad),
