@@ -12,6 +12,8 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 import weakref
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -23,6 +25,7 @@ _LENGTH = struct.Struct("<Q")
 _EXIT_SECONDS = 10
 """How long a child that closed its pipes may take to exit: only then is its exit code known."""
 _STDERR_BYTES = 4096
+_LOOK_SECONDS = 0.5
 
 
 def python_command(*arguments: str) -> list[str]:
@@ -97,10 +100,18 @@ def run_child(serve: Callable[[], None]) -> None:
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # a scheduler may send these to every process
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
+    threading.Thread(target=_leave_with_parent, args=(os.getppid(),), daemon=True).start()
     try:
         serve()
     except MemoryError:
         os._exit(OUT_OF_MEMORY)  # an orderly exit may need memory
+
+
+def _leave_with_parent(parent: int) -> None:
+    """A child that is busy does not see its input end: without this it would work on for a killed run."""
+    while os.getppid() == parent:
+        time.sleep(_LOOK_SECONDS)
+    os._exit(1)
 
 
 def write_frame(sink: IO[bytes], data: bytes) -> None:

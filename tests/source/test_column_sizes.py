@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from lowtide.errors import DataError
 from lowtide.source.arrow_messages import allocated_bytes, read_messages
-from lowtide.source.delta_lengths import DamagedLengthsError, value_lengths
+from lowtide.source.delta_lengths import DamagedLengthsError, read_packed, value_lengths
 from lowtide.source.extent import measure_extent
 from lowtide.source.find_inputs import find_inputs
 from lowtide.source.parquet_pages import expanded_lengths, walk_pages
@@ -300,3 +301,31 @@ def test_lengths_of_views_do_not_write_them_out() -> None:
     before = pa.default_memory_pool().max_memory()
     assert text_lengths(values).sum() == 10_000 * MIB
     assert pa.default_memory_pool().max_memory() - before < MIB
+
+
+def test_wide_packed_numbers_take_little_memory() -> None:
+    """A miniblock may hold all numbers of a page, each of 64 bits, and a bit of it takes bytes to unpack."""
+    count = 32 * 4096
+    numbers = np.random.default_rng(1).integers(0, 1 << 62, count, dtype=np.int64)
+    head = _leb(count) + _leb(1) + _leb(count + 1) + _leb(0) + _leb(0) + bytes([64])
+    tracemalloc.start()
+    found, end = read_packed(memoryview(head + numbers.tobytes()), count + 1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert np.array_equal(found[1:], np.cumsum(numbers))
+    assert end == len(head) + numbers.nbytes
+    assert peak < 8 * numbers.nbytes
+
+
+def _leb(number: int) -> bytes:
+    """A varint."""
+    out = bytearray()
+    while number > 0x7F:
+        out.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*out, number])
+
+
+def test_miniblocks_of_a_size_that_the_format_does_not_have_are_refused() -> None:
+    with pytest.raises(DamagedLengthsError):
+        read_packed(memoryview(_leb(30) + _leb(1) + _leb(31) + _leb(0) + bytes(40)), 31)

@@ -14,6 +14,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+_UNPACKED_VALUES = 4096
+"""Unpacked at a time; a multiple of 8, so that each part begins with a whole byte."""
 _WIDEST_BITS = 64
 _LONGEST_BYTES = 2**31 - 1
 
@@ -47,8 +49,10 @@ def _read_packed(data: memoryview, most_count: int) -> tuple[npt.NDArray[np.int6
     miniblocks, place = _varint(data, place)
     count, place = _varint(data, place)
     first, place = _zigzag(data, place)
-    if count > most_count or not 0 < miniblocks <= block_values or block_values % miniblocks:
+    if count > most_count:
         raise DamagedLengthsError(f"{count} packed numbers, where there are {most_count} values")
+    if not 0 < miniblocks <= block_values or block_values % (32 * miniblocks):
+        raise DamagedLengthsError(f"{miniblocks} miniblocks in a block of {block_values} numbers")
     values = np.zeros(count, dtype=np.int64)
     if count:
         values[0] = _wrapped(first)
@@ -78,11 +82,12 @@ def _unpack(data: memoryview, place: int, width: int, each: int, out: npt.NDArra
     packed = np.frombuffer(data[place : place + needed], dtype=np.uint8)
     if len(packed) < needed:
         raise IndexError
-    if width:
-        bits = np.unpackbits(packed, bitorder="little")[: len(out) * width]
-        places = np.left_shift(np.uint64(1), np.arange(width, dtype=np.uint64))
-        numbers = bits.reshape(-1, width).astype(np.uint64) @ places
-        out[:] = numbers.view(np.int64)
+    places = np.left_shift(np.uint64(1), np.arange(width, dtype=np.uint64))
+    for start in range(0, len(out) if width else 0, _UNPACKED_VALUES):  # a bit takes 9 bytes here
+        part = out[start : start + _UNPACKED_VALUES]
+        some = packed[start * width // 8 : -(-(start + len(part)) * width // 8)]
+        bits = np.unpackbits(some, bitorder="little")[: len(part) * width]
+        part[:] = (bits.reshape(-1, width).astype(np.uint64) @ places).view(np.int64)
     return min(place + -(-each * width // 8), len(data))
 
 

@@ -74,7 +74,7 @@ def count_rows(file: InputFile) -> int:
             try:
                 return promised_rows(data)
             except IndexError:
-                if len(data) == end - start or size_bytes > _LONGEST_SCHEMA_BYTES:
+                if len(data) == end - start or size_bytes >= _LONGEST_SCHEMA_BYTES:
                     raise DamagedFooterError("its footer does not say how many rows") from None
             size_bytes *= 8
 
@@ -139,7 +139,7 @@ class _Walker:
                 self._value(kind, 2)
 
     def _key_value(self) -> None:
-        strings: dict[int, bytes] = {}
+        strings: dict[int, memoryview] = {}
         field = 0
         while header := self._byte():
             kind, field = self._field(header, field)
@@ -147,8 +147,8 @@ class _Walker:
                 strings[field] = self._string()
             else:
                 self._value(kind, 2)
-        if strings.get(1) == _ARROW_SCHEMA:
-            self._arrow_schema(strings.get(2, b""))
+        if bytes(strings.get(1, b"")) == _ARROW_SCHEMA:
+            self._arrow_schema(bytes(strings.get(2, b"")))
 
     def _arrow_schema(self, encoded: bytes) -> None:
         """A schema message in base64: entries in it may all point at one string."""
@@ -218,12 +218,14 @@ class _Walker:
         step = header >> 4
         return header & 0x0F, before + step if step else self._zigzag()
 
-    def _string(self) -> bytes:
+    def _string(self) -> memoryview:
         length = self._varint()
         start = self._place
         self._advance(length)
         self.memory_bytes += _STRING_COPIES * length
-        return self._data[start : start + length]
+        return memoryview(self._data)[
+            start : start + length
+        ]  # not a copy: it may be all of the footer
 
     def _advance(self, count: int) -> None:
         self._place += count

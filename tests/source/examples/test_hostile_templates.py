@@ -117,7 +117,10 @@ def test_it_ends_soon_with_an_error_that_names_the_template(tmp_path: Path, sour
     assert caught.value.remedy
     assert len(caught.value.problem) < 700
     if before and meter.peak.exact:
-        assert meter.peak.private_bytes - before < LIMITS.memory_bytes + 24 * MIB
+        grown = meter.peak.private_bytes - before
+        if grown >= before:  # a look between vfork and exec finds this process twice
+            grown -= before
+        assert grown < LIMITS.memory_bytes + 24 * MIB
 
 
 def test_the_rows_before_the_fatal_one_are_given_out(tmp_path: Path) -> None:

@@ -23,10 +23,15 @@ LEAVES = (
     | st.datetimes(timezones=st.none() | st.just(UTC))
     | st.timedeltas()
     | st.decimals(allow_nan=False)
+    | st.uuids()
 )
 VALUES = st.recursive(
     LEAVES,
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.tuples(inner, inner)
+        | st.dictionaries(st.text(), inner, max_size=4)
+    ),
 )
 
 

@@ -131,6 +131,8 @@ def ask_torch(*, compiles: bool, most_seconds: float = MOST_SECONDS) -> TorchRea
             stdout=said,
             stderr=subprocess.STDOUT,
             start_new_session=True,
+            # torch's compiler starts Python as well, and without `-P`
+            env={**os.environ, "PYTHONSAFEPATH": "1"},
         )
         try:
             code: int | None = child.wait(most_seconds)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from typing import TypeAlias
+from uuid import UUID
 
 import msgspec
 
@@ -41,6 +42,7 @@ _READ: dict[str, Callable[[str], object]] = {
     "timedelta": lambda text: int(text) * _MICROSECOND,
     "Decimal": Decimal,
     "bytes": base64.b64decode,
+    "UUID": UUID,
 }
 
 
@@ -112,13 +114,25 @@ decode_answers = msgspec.msgpack.Decoder(list[Answer]).decode
 
 def encode_batch(batch: Batch) -> bytes:
     """Rows as JSON. `datetime(2026, 1, 2)` goes as `{"\\0kind": "datetime", "text": "2026-01-02T00:00:00"}`."""
-    return json.dumps(batch, default=_tag).encode()
+    learn, examples = batch
+    return json.dumps((learn, _tag_tuples(examples)), default=_tag).encode()
 
 
 def decode_batch(data: bytes) -> Batch:
     """The same rows again."""
     learn, examples = json.loads(data, object_hook=_untag)
     return learn, examples
+
+
+def _tag_tuples(value: object) -> object:
+    """JSON would make lists of them: the entries of a map are tuples, and a template may print them."""
+    if isinstance(value, dict):
+        return {key: _tag_tuples(one) for key, one in value.items()}
+    if isinstance(value, list):
+        return [_tag_tuples(one) for one in value]
+    if isinstance(value, tuple):
+        return {_TAG: "tuple", "items": [_tag_tuples(one) for one in value]}
+    return value
 
 
 def _tag(value: object) -> dict[str, str]:
@@ -138,7 +152,9 @@ def _tag(value: object) -> dict[str, str]:
 
 
 def _untag(found: dict[str, object]) -> object:
-    kind, text = found.get(_TAG), found.get("text")
+    kind, text, items = found.get(_TAG), found.get("text"), found.get("items")
+    if kind == "tuple" and isinstance(items, list):
+        return tuple(items)
     if not isinstance(kind, str) or not isinstance(text, str):
         return found
     try:
