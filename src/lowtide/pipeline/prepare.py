@@ -109,12 +109,12 @@ def prepare(
 def on_reference(prepared: Prepared) -> Prepared:
     """The same run with nothing left to the fast encoder. Where text may be cut is known all the same."""
     vocabulary = replace(prepared.vocabulary, plain=False)
-    allowances = spend(
+    allowances = _choose_allowances(
         prepared.budget,
         vocabulary,
-        workers=prepared.allowances.workers,
-        reads_rows=any(item.kind is not InputKind.TEXT for item in prepared.inputs),
-        examples=prepared.settings.examples is not None,
+        prepared.inputs,
+        prepared.settings,
+        prepared.allowances.workers,
     )
     encode = replace(prepared.recipe.encode, vocabulary=vocabulary)
     return replace(prepared, allowances=allowances, recipe=replace(prepared.recipe, encode=encode))
