@@ -51,7 +51,7 @@ class _Model(msgspec.Struct):
     type: str = "BPE"
     vocab: dict[str, int] | list[tuple[str, float]] = {}
     merges: list[str | tuple[str, str]] = []
-    ignore_merges: bool = False
+    ignore_merges: bool | None = False
     byte_fallback: bool | None = None
     dropout: float | None = None
     unk_token: str | None = None

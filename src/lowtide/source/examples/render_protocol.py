@@ -15,7 +15,7 @@ import json
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
-from typing import TypeAlias
+from typing import Any, TypeAlias
 from uuid import UUID
 
 import msgspec
@@ -115,7 +115,7 @@ decode_answers = msgspec.msgpack.Decoder(list[Answer]).decode
 def encode_batch(batch: Batch) -> bytes:
     """Rows as JSON. `datetime(2026, 1, 2)` goes as `{"\\0kind": "datetime", "text": "2026-01-02T00:00:00"}`."""
     learn, examples = batch
-    return json.dumps((learn, _tag_tuples(examples)), default=_tag).encode()
+    return json.dumps((learn, _tag_collections(examples)), default=_tag).encode()
 
 
 def decode_batch(data: bytes) -> Batch:
@@ -124,14 +124,18 @@ def decode_batch(data: bytes) -> Batch:
     return learn, examples
 
 
-def _tag_tuples(value: object) -> object:
-    """JSON would make lists of them: the entries of a map are tuples, and a template may print them."""
+def _tag_collections(value: object) -> object:
+    """Tuples, of which JSON would make lists, and dicts that look like a tag of ours.
+
+    The entries of a map are tuples, and a template may print them.
+    """
     if isinstance(value, dict):
-        return {key: _tag_tuples(one) for key, one in value.items()}
+        inner = {key: _tag_collections(one) for key, one in value.items()}
+        return {_TAG: "dict", "items": list(inner.items())} if _TAG in inner else inner
     if isinstance(value, list):
-        return [_tag_tuples(one) for one in value]
+        return [_tag_collections(one) for one in value]
     if isinstance(value, tuple):
-        return {_TAG: "tuple", "items": [_tag_tuples(one) for one in value]}
+        return {_TAG: "tuple", "items": [_tag_collections(one) for one in value]}
     return value
 
 
@@ -151,13 +155,10 @@ def _tag(value: object) -> dict[str, str]:
     return {_TAG: kind, "text": text}
 
 
-def _untag(found: dict[str, object]) -> object:
-    kind, text, items = found.get(_TAG), found.get("text"), found.get("items")
-    if kind == "tuple" and isinstance(items, list):
-        return tuple(items)
-    if not isinstance(kind, str) or not isinstance(text, str):
+def _untag(found: dict[str, Any]) -> object:
+    if _TAG not in found:
         return found
-    try:
-        return _READ.get(kind, str)(text)
-    except (ValueError, ArithmeticError):  # a row may have such a key by itself
-        return found
+    kind: str = found[_TAG]
+    if "items" in found:
+        return (tuple if kind == "tuple" else dict)(found["items"])
+    return _READ.get(kind, str)(found["text"])
