@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ import lowtide
 from lowtide.errors import DataError, LowtideError, StoppedError, UsageError, VerificationError
 from lowtide.model.tensor_files import weight_files
 from lowtide.pipeline.demo.record import StageRecord
-from lowtide.pipeline.inbox.ledger import Entry
+from lowtide.pipeline.inbox.ledger import LEDGER_NAME, Entry, Ledger
 from lowtide.pipeline.train_manifest import OutputFile
 from lowtide.shards.export import export_dataset
 from lowtide.shards.manifest import DocumentIndexRecord, LearntRecord, ShardRecord
@@ -139,6 +140,36 @@ def test_a_link_in_the_work_folder_is_not_written_through(
         with pytest.raises(UsageError):
             lowtide.tokenize([text], stopped, restart=restart)
     assert copy.read_bytes() == before
+
+
+def test_a_link_in_the_place_of_the_log_is_not_written_through(
+    tmp_path: Path, text: Path, stopped: Path
+) -> None:
+    other = tmp_path / "other"
+    other.write_text("my last line")
+    (stopped / "log.jsonl").unlink()
+    (stopped / "log.jsonl").symlink_to(other)
+    with pytest.raises(UsageError):
+        lowtide.tokenize([text], stopped)
+    assert other.read_text() == "my last line"
+
+
+def test_a_link_in_the_place_of_the_ledger_is_not_written_through(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.write_text("my last line")
+    (tmp_path / LEDGER_NAME).symlink_to(other)
+    with pytest.raises(VerificationError):
+        Ledger(tmp_path)
+    assert other.read_text() == "my last line"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="needs named pipes")
+def test_a_pipe_in_the_place_of_a_record_keeps_nobody(text: Path, stopped: Path) -> None:
+    record = stopped / ".lowtide" / "progress.json"
+    record.unlink()
+    os.mkfifo(record)
+    with pytest.raises(VerificationError):
+        lowtide.tokenize([text], stopped)
 
 
 def test_an_index_of_weights_names_files_of_its_folder_alone(tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def _find_other(folder: Path, kind: FolderKind) -> str | None:
     if names and kind.manifest_name not in names and WORK_FOLDER not in names:
         return min(names)
     entries = list(work.iterdir()) if work.is_dir() else []
-    for path in (work, *entries):
+    for path in (folder / LOG_NAME, work, *entries):
         if path.is_symlink():  # nobody lays links there, and what it leads to would be written into
             return f"{path.relative_to(folder)}, which is a link"
     for begun in (SHARDS, TOKENIZER, RUN, _EXPORT):

@@ -100,6 +100,9 @@ class Ledger:
         self.yardstick: str | None = None
         """The digest of what is held out, once something is."""
         self._last_number = 0
+        if self._path.is_symlink():  # what it leads to would be cut and written into
+            problem = f"{self._path} is a link"
+            raise VerificationError(problem, remedy=remedy_for(run))
         with storage_errors(self._path):
             self._file: BinaryIO = self._path.open("a+b", buffering=0)
             cut_torn_line(self._file)
