@@ -9,7 +9,7 @@ Costs:  a few blocks of memory, plus the largest thing that cannot be cut (`docu
 
     find_inputs.py    which files, of which kind
     skipped.py        which not, and why
-    recognise.py      what is no text, by its first bytes
+    recognise.py      what is not text, by its first bytes
     stream.py         read_blocks: the way through the room
     blocks.py         block, cursor, settings
     parts.py          a file, or its two parts around the tail split

@@ -7,7 +7,7 @@ Arguments keep their order; what a folder or a glob brings is sorted by path. A 
     .arrow .feather              Arrow, stream or file
     everything else, and `-`     text                             may end in .gz or .zst
 
-A format that is stated takes the place of the name. What is no text by its first bytes is refused
+A format that is stated takes the place of the name. What is not text by its first bytes is refused
 (`recognise`).
 
 A file that is named, or matched by a glob, is always taken or refused. A folder is searched through all its

@@ -72,7 +72,7 @@ def read_text(part: Part, settings: ReadSettings) -> Iterator[Piece]:
 def begin_reading(window: ByteWindow, file: InputFile, block_bytes: int) -> None:
     """Fill the window for the first time, and move past the mark some editors put at a file's start.
 
-    A stream is looked at here for the first time, and refused if it is no text.
+    A stream is looked at here for the first time, and refused if it is not text.
     """
     window.fill(max(block_bytes, len(BYTE_ORDER_MARK)))
     if window.position:

@@ -1,4 +1,4 @@
-"""What a file is by its first bytes, where it is no text: told by name, with the way to make text of it.
+"""Recognise files that are not text by their first bytes, and say how to get text out of them.
 
 Some bytes are proof: archives, compressed files, PDF, pictures, programs, UTF-16. Such a file is refused
 whatever it is called. HTML, CSV and JSON are text of a kind, but their markup would be learnt: they are
@@ -31,14 +31,14 @@ _HTML = re.compile(rb"<(?:!doctype\s+html|html)\b", re.IGNORECASE)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Foreign:
-    """A file that is no text."""
+    """A file that is not text."""
 
     what: str
     remedy: str
     """`FILE` stands for its name, quoted for a shell."""
 
 
-_AS_TEXT = "to read it as it is, marks and all, pass `--input-format text`"
+_AS_TEXT = "to read it including its markup, pass `--input-format text`"
 
 
 def _archive(kind: str, unpack: str) -> Foreign:
@@ -160,7 +160,7 @@ _BY_SUFFIX = {
 
 
 def recognise(start: bytes, *, suffix: str = "", stated: bool) -> Foreign | None:
-    """What a file that begins so is, if it is no text; None for text.
+    """What a file that begins so is, if it is not text; None for text.
 
     `suffix` is its name's, below a compression's. With `stated` somebody has said how the file is to be
     read, and only what is proven counts.
@@ -213,7 +213,7 @@ def begins_like_rows(start: bytes, kind: str) -> bool:
 
 
 def refuse_foreign(name: str, found: Foreign | None) -> None:
-    """A DataError for what is no text."""
+    """A DataError for what is not text."""
     if found is None:
         return
     if name == "-":
