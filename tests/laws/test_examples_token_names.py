@@ -102,6 +102,7 @@ def settings_of(tokenizer: Path, template: Path) -> TokenizeSettings:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("source", "config"), CASES.values(), ids=CASES)
 @pytest.mark.parametrize("named", ["folder", "file"])
 def test_ids_are_those_of_apply_chat_template(

@@ -211,6 +211,7 @@ def test_a_file_that_rests_is_taken_without_a_marker(scene: Scene) -> None:
     assert time.monotonic() - began > 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [3, None], ids=["a step", "waiting"])
 def test_a_stop_file_ends_it_and_the_same_call_goes_on(
     scene: Scene, tmp_path: Path, step: int | None

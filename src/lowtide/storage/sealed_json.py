@@ -52,8 +52,8 @@ def _seal_of(payload: Mapping[str, JsonValue]) -> str:
 
 def _parse(path: Path) -> JsonObject:
     try:
-        if path.exists() and not path.is_file():
-            raise _broken(path, "is not a file")  # a pipe would keep its reader for ever
+        if path.is_fifo():
+            raise _broken(path, "is a pipe")  # and would keep its reader for ever
         with storage_errors(path, doing="read"):
             text = path.read_bytes() if path.exists() else None
         if text is None:

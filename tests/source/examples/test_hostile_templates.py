@@ -94,6 +94,7 @@ FORBIDDEN = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "source",
     [*ENDLESS.values(), *HUGE.values(), *FORBIDDEN.values()],
