@@ -1,6 +1,6 @@
 """Prove the budget on every form of Arrow and Parquet, hostile ones too, in cgroups as large as the budget.
 
-    python bench/budget_inputs.py            # all of them, some ten minutes
+    python bench/budget_inputs.py            # all of them, about an hour
     python bench/budget_inputs.py --sample 12 --seed 7
 
 Each run must end in one of two ways: done, with the very tokens that the documents have, or refused with an
@@ -163,13 +163,21 @@ def parquet_cases() -> Iterator[Case]:
                         must_fit=True,
                     )
 
+    yield Case(
+        name="parquet DELTA_BYTE_ARRAY, zstd, lengths of 32 bits in one miniblock",
+        make=lambda path: files.write_wide_lengths(path, texts(DISTINCT), count=1_200_000),
+        suffix=".parquet",
+        rows=DISTINCT,
+        must_fit=True,
+    )
+
 
 def _write_parquet(rows: int, encoding: str, codec: str, version: str, path: Path) -> None:
     files.write_parquet(path, texts(rows), encoding=encoding, codec=codec, page_version=version)
 
 
 def other_commands(cases: Sequence[Case]) -> Iterator[Case]:
-    """Some of the cases as `--dry-run` and as `train-tokenizer`."""
+    """The cases as `--dry-run` and as `train-tokenizer`."""
     commands: tuple[Command, ...] = ("dry-run", "train-tokenizer")
     for command in commands:
         for case in cases:
@@ -214,6 +222,7 @@ def hostile_cases() -> Iterator[Case]:
         ".parquet",
         _footer(files.footer_of_chunks(1, columns=200_000)),
     )
+    makers["parquet, a column name of 300 MB"] = (".parquet", _long_name)
     makers["parquet, an Arrow schema of 300 MB in few bytes"] = (".parquet", _hidden_schema)
     makers["parquet, 200 MB of metadata"] = (".parquet", _large_key_value)
     for version in files.PAGE_VERSIONS:
@@ -282,6 +291,10 @@ def _footer(footer: bytes) -> Callable[[Path], object]:
     return lambda path: path.write_bytes(files.wrap_footer(footer))
 
 
+def _long_name(path: Path) -> None:
+    path.write_bytes(files.wrap_footer(files.footer_of_chunks(1, name=b"n" * 300_000_000)))
+
+
 def _hidden_schema(path: Path) -> None:
     schema = pa.schema([("text", pa.string())], metadata=files.large_metadata(20_000, 14_999))
     message = files.alias_metadata(schema.serialize().to_pybytes(), 14_999)
@@ -328,10 +341,8 @@ def _wide_dictionary(path: Path) -> None:
 
 def all_cases() -> list[Case]:
     """Every case, in an order that does not change."""
-    arrow, parquet, hostile = list(arrow_cases()), list(parquet_cases()), list(hostile_cases())
-    expanded = [case for case in parquet if case.rows == 20_000]
-    others = [*arrow[::14], *parquet[::10], *expanded, *hostile[::6]]
-    return [*arrow, *parquet, *hostile, *other_commands(others)]
+    cases = [*arrow_cases(), *parquet_cases(), *hostile_cases()]
+    return [*cases, *other_commands(cases)]
 
 
 def run_case(case: Case, folder: Path) -> tuple[Outcome, BoxResult, str]:

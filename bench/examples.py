@@ -4,7 +4,7 @@
     python bench/examples.py --examples 20000 --template their.jinja
 
 Examples are passages of the sources that are installed here, as conversations of two to six turns. Both ways
-run as a process of their own, one after the other, `--repeats` times; times are by the clock, start-up
+run as a process of their own, one after the other, `--repeats` times; times are wall times, start-up
 included. Then every row is formatted once more by jinja2 and encoded by tiktoken, and ids and learnt bits are
 compared with what lies in the shards. datasets.map makes ids alone: a mask would take it longer.
 """
@@ -106,7 +106,7 @@ def plain_template(source: str):  # type: ignore[no-untyped-def]
 def time_ours(
     examples: Path, template: str, out: Path, limit_bytes: int | None
 ) -> tuple[float, int, int]:
-    """Seconds by the clock, the peak of private memory, and what the kernel killed."""
+    """Wall seconds, the peak of private memory, and what the kernel killed."""
     command = [sys.executable, "-m", "lowtide", "tokenize", str(examples), "--out", str(out)]
     command += ["--examples", "chat", "--template", template, "--val", "0", "--memory", "256MiB"]
     command += ["--context", "8192"]  # none is too long: all are compared

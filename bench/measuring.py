@@ -30,7 +30,7 @@ from lowtide.memory.meter import measure_tree
 from lowtide.units import format_bytes
 
 HEADER = (
-    "CPU s (range) | wall s (range) | MB per CPU s | × {} by CPU | × by the clock | peak private"
+    "CPU s (range) | wall s (range) | MB per CPU s | × {} by CPU | × by wall time | peak private"
 )
 GROWTH_HEADER = (
     "| way | CPU s: a quarter | the whole | grows × | peak: a quarter | the whole | grows × |\n"

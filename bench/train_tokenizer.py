@@ -50,7 +50,7 @@ OWN = "lowtide"
 FAST, SLOW = (OWN, "gigatoken"), ("tokenizers", "rustbpe", "sentencepiece")
 QUARTER = "a quarter of "
 COMPARISON_HEADER = (
-    "| text | peer | merges equal to lowtide's | its CPU s over lowtide's | by the clock |\n"
+    "| text | peer | merges equal to lowtide's | its CPU s over lowtide's | by wall time |\n"
     "|---|---|--:|--:|--:|"
 )
 

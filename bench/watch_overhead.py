@@ -99,7 +99,7 @@ def main() -> None:
     own = statistics.median(under.watch_cpu_share for _, under in pairs)
     most = max(under.watch_private_bytes for _, under in pairs)
     print(
-        f"median of {len(pairs)} pairs on {os.cpu_count()} cores: CPU of the job × {cpu:.4f}, by the clock "
+        f"median of {len(pairs)} pairs on {os.cpu_count()} cores: CPU of the job × {cpu:.4f}, wall time "
         f"× {wall:.4f}; the watch takes {own:.2%} of a core and {format_bytes(most)} private"
     )
 

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -85,16 +87,56 @@ def wrap_footer(footer: bytes) -> bytes:
     return b"PAR1" + footer + struct.pack("<I", len(footer)) + b"PAR1"
 
 
-def footer_of_chunks(count: int, *, claimed: int | None = None, columns: int = 1) -> bytes:
+def footer_of_chunks(
+    count: int, *, claimed: int | None = None, columns: int = 1, name: bytes = b"text"
+) -> bytes:
     """A footer whose one row group has `count` column chunks of three bytes, or claims more."""
     root = b"\x48\x01r\x15" + zigzag(columns) + b"\x00"
-    leaves = b"\x15" + zigzag(6) + b"\x25\x00\x18\x04text\x00"
+    leaves = b"\x15" + zigzag(6) + b"\x25\x00" + b"\x18" + varint(len(name)) + name + b"\x00"
     chunks = _struct_list(claimed or count) + b"\x26\x00\x00" * count
     group = b"\x19" + chunks + b"\x16" + zigzag(1) + b"\x16" + zigzag(1) + b"\x00"
     schema = _struct_list(1 + columns) + root + leaves * columns
     return (
         b"\x15\x02\x19" + schema + b"\x16" + zigzag(1) + b"\x19" + _struct_list(1) + group + b"\x00"
     )
+
+
+def write_wide_lengths(path: Path, texts: Sequence[str], *, count: int) -> Path:
+    """A Parquet file of the texts and empty values behind them, `count` in all, in one DELTA_BYTE_ARRAY page.
+
+    Their lengths take 32 bits each and are all in one miniblock: no writer does that, and the format allows it.
+    """
+    rests = np.zeros(count, dtype=np.int64)
+    rests[: len(texts)] = [len(text.encode()) for text in texts]
+    lengths = _pack_wide(np.zeros_like(rests)) + _pack_wide(rests)
+    unpacked = lengths + "".join(texts).encode()
+    page = pa.compress(unpacked, codec="zstd", asbytes=True)
+    sizes = zigzag(len(unpacked)), zigzag(len(page))
+    values = zigzag(count)
+    described = b"\x15" + values + b"\x15" + zigzag(7) + (b"\x15" + zigzag(3)) * 2 + b"\x00"
+    header = b"\x15\x00\x15" + sizes[0] + b"\x15" + sizes[1] + b"\x2c" + described + b"\x00"
+    column = b"\x15" + zigzag(6) + b"\x19\x15" + zigzag(7) + b"\x19\x18\x04text"
+    column += b"\x15" + zigzag(6) + b"\x16" + values + b"\x16" + sizes[0]
+    column += b"\x16" + zigzag(len(header + page)) + b"\x26" + zigzag(4) + b"\x00"
+    chunk = b"\x26" + zigzag(4) + b"\x1c" + column + b"\x00"
+    group = b"\x19" + _struct_list(1) + chunk + b"\x16" + sizes[0] + b"\x16" + values + b"\x00"
+    root = b"\x48\x01r\x15" + zigzag(1) + b"\x00"
+    leaf = b"\x15" + zigzag(6) + b"\x25\x00\x18\x04text\x00"
+    footer = b"\x15\x02\x19" + _struct_list(2) + root + leaf
+    footer += b"\x16" + values + b"\x19" + _struct_list(1) + group + b"\x00"
+    path.write_bytes(b"PAR1" + header + page + wrap_footer(footer)[4:])
+    return path
+
+
+def _pack_wide(lengths: npt.NDArray[np.int64]) -> bytes:
+    """DELTA_BINARY_PACKED in one miniblock of 32 bits a number."""
+    steps = np.diff(lengths)
+    least = int(steps.min())
+    block = -(-len(steps) // 128) * 128
+    head = varint(block) + varint(1) + varint(len(lengths)) + zigzag(int(lengths[0]))
+    packed = np.zeros(block, dtype="<u4")
+    packed[: len(steps)] = steps - least
+    return head + zigzag(least) + b"\x20" + packed.tobytes()
 
 
 def _struct_list(count: int) -> bytes:

@@ -19,6 +19,8 @@ import pytest
 from lowtide.journal import LOG_NAME
 
 LOWTIDE = (sys.executable, "-m", "lowtide")
+_SAFE_PATH = {"PYTHONSAFEPATH": os.environ.get("PYTHONSAFEPATH", "")}
+"""As it was, after a command that sets it for its children: those of tests import from this folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +58,8 @@ class Outcome:
 
     def _parts(self) -> tuple[str, str]:
         assert "Traceback" not in self.err, self.err
-        found = re.search(r"^error: (.+)\nhint: (.+)\n\Z", self.err, re.DOTALL | re.MULTILINE)
+        word = "stopped" if self.code in (75, 130) else "error"
+        found = re.search(rf"^{word}: (.+)\nhint: (.+)\n\Z", self.err, re.DOTALL | re.MULTILINE)
         assert found, self.err
         return found[1], found[2]
 
@@ -79,7 +82,7 @@ def lowtide(
         given.write(stdin)
         given.seek(0)
         patch = stack.enter_context(pytest.MonkeyPatch.context())
-        for name, value in (env or {}).items():
+        for name, value in {**_SAFE_PATH, **(env or {})}.items():
             patch.setenv(name, value)
         if cwd is not None:
             patch.chdir(cwd)
@@ -136,8 +139,11 @@ def call(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> Outcome:
     from lowtide.cli.main import main
 
     capsys.readouterr()
-    with pytest.raises(SystemExit) as left:
-        main([str(argument) for argument in arguments])
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in _SAFE_PATH.items():
+            patch.setenv(name, value)
+        with pytest.raises(SystemExit) as left:
+            main([str(argument) for argument in arguments])
     said = capsys.readouterr()
     assert isinstance(left.value.code, int)
     return Outcome(code=left.value.code, out=said.out, err=said.err)

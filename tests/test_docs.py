@@ -138,6 +138,7 @@ def test_every_flag_that_is_written_about_exists(page: Path) -> None:
         assert set(re.findall(r"(?<!\w)--[a-z-]+", call)) <= known, call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("page", "call"),
     [(REFERENCE, "lowtide.tokenize("), (TRAINING, "lowtide.train_tokenizer(")],

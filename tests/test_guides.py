@@ -175,7 +175,7 @@ def _both_files_are_done(folder: Path) -> None:
 
 
 def _the_run_has_stopped(folder: Path) -> None:
-    _wait_for(lambda: "stopped after" in (folder / "weeks.log").read_text(), "the stop")
+    _wait_for(lambda: "stopped: after" in (folder / "weeks.log").read_text(), "the stop")
     _wait_for(lambda: bool(_events(folder / "weeks" / LOG_NAME, "end")), "its end")
 
 

@@ -52,7 +52,14 @@ def test_what_is_not_a_size_is_refused_with_advice_that_works(text: str) -> None
 
 @pytest.mark.parametrize(
     ("text", "count"),
-    [("250000", 250_000), ("10k", 10_000), ("100M", 100_000_000), ("1.5B", 1_500_000_000)],
+    [
+        ("250000", 250_000),
+        ("10k", 10_000),
+        ("100M", 100_000_000),
+        ("1.5B", 1_500_000_000),
+        ("1e6", 1_000_000),
+        ("2.5E+3", 2500),
+    ],
 )
 def test_a_count_is_decimal(text: str, count: int) -> None:
     assert parse_count(text) == count
@@ -62,7 +69,7 @@ def test_a_count_may_be_grouped() -> None:
     assert parse_count("1_000_000") == parse_count("1,000,000") == parse_count("1M")
 
 
-@pytest.mark.parametrize("text", ["", "many", "3GiB", "-4"])
+@pytest.mark.parametrize("text", ["", "many", "3GiB", "-4", "1e", "e6", "1e400", "1e-3"])
 def test_what_is_not_a_count_is_refused(text: str) -> None:
     with pytest.raises(UsageError):
         parse_count(text)

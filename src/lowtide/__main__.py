@@ -1,6 +1,40 @@
-"""`python -m lowtide` is the command `lowtide`."""
+"""The command `lowtide`, and `python -m lowtide`."""
 
-from lowtide.cli.main import main
+from __future__ import annotations
+
+import signal
+import sys
+from types import FrameType
+
+
+def main() -> None:
+    """Run the command. Ctrl-C while lowtide is loaded, or on its way out, ends it without a traceback.
+
+    SIGTERM ends a command cleanly that does not listen for stops itself.
+    """
+    handler = signal.getsignal(signal.SIGINT)
+    leaves = handler is signal.default_int_handler  # a shell in the background has it ignored
+    if leaves:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    from lowtide.cli.main import main as run
+
+    signal.signal(signal.SIGINT, handler)
+    signal.signal(signal.SIGTERM, _stop)
+    try:
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        if leaves:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _stop(_number: int, _frame: FrameType | None) -> None:
+    from lowtide.errors import StoppedError
+
+    raise StoppedError("asked to end", remedy="run the same command again")
+
 
 if __name__ == "__main__":
     main()

@@ -1,4 +1,4 @@
-"""How a process of our own is started, asked and ended: with our Python, and without the current folder.
+"""Start, ask and end child processes that run our Python code, without the current folder on `sys.path`.
 
 A child answers requests until its standard input ends, so it dies with its parent. Each request and each
 answer is a frame: its length (8 bytes), then its content.
@@ -41,7 +41,7 @@ class Child:
     """A process that runs `module` and answers one frame with one frame."""
 
     def __init__(self, module: str, environment: Mapping[str, str] | None = None) -> None:
-        """`environment` is added to ours."""
+        """`environment` is added to the environment of this process."""
         stderr = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe that nobody reads would block the child
         self._process = subprocess.Popen(
             python_command("-m", module),
@@ -54,7 +54,7 @@ class Child:
         self._end = weakref.finalize(self, _end, self._process, stderr)
 
     def ask(self, request: bytes) -> bytes | None:
-        """What it answers; None when it is gone."""
+        """The child's answer; None when the child has died."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
@@ -79,13 +79,22 @@ class Child:
 def _end(process: subprocess.Popen[bytes], stderr: IO[bytes]) -> tuple[int, str]:
     process.kill()
     for stream in (process.stdin, process.stdout):
-        with suppress(OSError):  # what was not sent is of no use any more
+        with suppress(OSError):  # bytes that were not sent are no longer needed
             if stream is not None:
                 stream.close()
     code = process.wait()
     with stderr:
         stderr.seek(max(0, stderr.seek(0, os.SEEK_END) - _STDERR_BYTES))
         return code, stderr.read().decode(errors="replace").strip()
+
+
+def kill_session(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
+    """End a process that was started with `start_new_session`, and what it started, such as compilers."""
+    if hasattr(os, "killpg"):
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(process.pid, signal.SIGKILL)
+    process.kill()
+    process.wait()
 
 
 def ran_out_of_memory(code: int) -> bool:
@@ -108,7 +117,7 @@ def run_child(serve: Callable[[], None]) -> None:
 
 
 def _leave_with_parent(parent: int) -> None:
-    """A child that is busy does not see its input end: without this it would work on for a killed run."""
+    """Exit when the parent dies. A busy child does not notice that its input ended, and would keep working."""
     while os.getppid() == parent:
         time.sleep(_LOOK_SECONDS)
     os._exit(1)

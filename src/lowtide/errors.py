@@ -5,10 +5,11 @@ LowtideError              1    the work failed
 ├── DoesNotFitError       3    refused beforehand: nothing was started
 ├── DataError             1    an input cannot be read as what it says it is
 │   ├── ChangedInputError 1    an input was written to while it was read
+│   ├── ReservedTextError 1    an input holds bytes that lowtide needs for itself, or a refused token
 │   └── SharedFaultError  1    a template or a tokenizer is at fault: every other input would fail as well
 ├── VerificationError     4    data on disk is not what its manifest promises
 ├── StorageError          1    a disk said no: full, read-only, failing
-└── StoppedError          75   stopped cleanly; the same command goes on where it was
+└── StoppedError          75   stopped cleanly; the same command resumes where it stopped
     └── InterruptedRun    130  the same, by Ctrl-C
 """
 
@@ -47,11 +48,19 @@ class DataError(LowtideError):
 
 
 class ChangedInputError(DataError):
-    """What was read of an input may be of two versions of it: nobody may go on from there."""
+    """An input changed while it was read, so the text may mix two versions: the run cannot be resumed."""
+
+
+class ReservedTextError(DataError):
+    """An input holds `text`, which is reserved."""
+
+    def __init__(self, problem: str, *, remedy: str, text: bytes = b"") -> None:
+        super().__init__(problem, remedy=remedy)
+        self.text = text
 
 
 class SharedFaultError(DataError):
-    """What all inputs go through is at fault, a template or a tokenizer: leaving one out mends nothing."""
+    """A template or tokenizer that all inputs share is at fault: leaving out an input does not help."""
 
 
 class VerificationError(LowtideError):

@@ -22,6 +22,7 @@ _BYTE_UNITS = {
     "tib": 1 << 40,
 }
 _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
+_SCIENTIFIC = re.compile(r"\s*\d+(?:\.\d+)?[eE]\+?\d{1,3}\s*")
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]*)\s*\Z")
 _MOST = 1e18
 """More than any count or size there is; what is larger would lose digits or overflow."""
@@ -46,12 +47,14 @@ def printable(text: str, *, keep: str = "") -> str:
 
 
 def printable_lines(text: str) -> str:
-    """The same, and lines stay that are indented: an error's list. No name begins a line of its own."""
+    """Like `printable`, but indented lines stay lines: the list of an error. No name can start a line."""
     return "\n  ".join(map(printable, text.split("\n  ")))
 
 
 def parse_count(text: str) -> int:
-    """Turn `"100M"` into 100,000,000. Counts are decimal: `k`, `M`, `B`."""
+    """Turn `"100M"` or `"1e8"` into 100,000,000. Counts are decimal: `k`, `M`, `B`."""
+    if _SCIENTIFIC.fullmatch(text):
+        return _whole(text, float(text))
     match = _NUMBER.match(text.replace("_", "").replace(",", ""))
     factor = _COUNT_UNITS.get(match.group(2).lower()) if match else None
     if match is None or factor is None:

@@ -105,6 +105,7 @@ def test_killed_it_takes_the_way_along_and_the_next_one_clears_up(
     assert list(work.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_it_shows_a_table_and_draws_a_page(corpus: Path, tmp_path: Path) -> None:
     page, work = tmp_path / "page.html", tmp_path / "work"
     told = lowtide_process(
@@ -173,6 +174,7 @@ def test_at_the_limit_that_is_advised_every_way_runs(capsys: Capsys, tmp_path: P
     assert set(endings.values()) == {("finished", None)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["map", "list"])
 def test_a_path_too_long_for_the_sockets_of_datasets_is_told(
     corpus: Path, tmp_path: Path, way: str

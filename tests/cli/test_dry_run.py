@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 import zstandard
 
+from bench.dry_run import CORPORA, compare, make_corpora
 from tests.commands import call, lowtide
 
 Capsys = pytest.CaptureFixture[str]
@@ -77,6 +78,28 @@ def test_what_is_predicted_comes_true_within_5_percent(
         assert 0 < float(str(predicted.json["tokens_spread"])) < 0.05
 
 
+@pytest.fixture(scope="module")
+def uneven(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """24 MB of documents of 20 to 60,000 characters in forms that are hard to predict."""
+    folder = tmp_path_factory.mktemp("uneven")
+    make_corpora(folder, 24)
+    return folder
+
+
+@pytest.mark.slow  # whole corpora are tokenized, and predicted with 20 seeds each
+@pytest.mark.parametrize("name", CORPORA)
+def test_uneven_corpora_are_predicted_within_the_stated_spread(
+    uneven: Path, tmp_path: Path, name: str
+) -> None:
+    found = compare(uneven / name, tmp_path / "out", seeds=20)
+    assert found.covered >= 0.95
+    assert found.worst("tokens") < 0.1
+    assert found.worst("documents") < 0.1
+    assert min(found.took_seconds) < 2
+    again = (compare(uneven / name, tmp_path / "out", seeds=1).time_error for _ in range(4))
+    assert found.time_error < 0.5 or any(error < 0.5 for error in again)
+
+
 @pytest.mark.parametrize("kind", ["jsonl", "parquet"])
 def test_long_rows_are_predicted_like_short_ones(capsys: Capsys, tmp_path: Path, kind: str) -> None:
     texts = [" ".join(random.Random(row).choices(WORDS, k=120_000)) for row in range(12)]
@@ -92,9 +115,12 @@ def test_long_rows_are_predicted_like_short_ones(capsys: Capsys, tmp_path: Path,
     assert predicted["documents"] == pytest.approx(12, abs=1)
 
 
-def test_one_long_text_is_one_document(capsys: Capsys, homogeneous: Path, tmp_path: Path) -> None:
+def test_one_long_text_is_one_document_and_its_tail_another(
+    capsys: Capsys, homogeneous: Path, tmp_path: Path
+) -> None:
     command = ("tokenize", homogeneous / "a.txt", "--out", tmp_path / "out", "--dry-run", "--json")
-    assert call(capsys, *command).json["documents"] == 1
+    assert call(capsys, *command).json["documents"] == 2
+    assert call(capsys, *command, "--val", "0").json["documents"] == 1
 
 
 def test_every_figure_says_where_it_comes_from(homogeneous: Path, tmp_path: Path) -> None:

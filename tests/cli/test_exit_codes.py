@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
+import os
 import shutil
 import signal
 import subprocess
@@ -154,3 +157,64 @@ def test_1_when_nobody_can_take_the_result_and_it_is_no_fault_of_ours(dataset: P
     assert done.returncode == 1
     assert "No space left on device" in done.stderr
     assert "fault of lowtide" not in done.stderr
+
+
+INTERRUPTED = """
+import atexit, os, signal, sys
+
+def interrupt(*_):
+    os.kill(os.getpid(), signal.SIGINT)
+
+class AtImport:
+    def find_spec(self, name, path, target=None):
+        if name == "lowtide.cli.tokenize":
+            interrupt()
+
+if sys.argv.pop(1) == "import":
+    sys.meta_path.insert(0, AtImport())
+else:
+    atexit.register(interrupt)
+from lowtide.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("moment", ["import", "exit"])
+def test_130_without_a_traceback_for_ctrl_c_at_the_very_start_and_end(moment: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, moment, "--version"],
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == -signal.SIGINT  # which shells show as 130
+    assert done.stderr == b""
+
+
+def test_1_for_a_file_system_without_locks(
+    capsys: pytest.CaptureFixture[str],
+    corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def flock(*_: object) -> None:
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    refused = call(capsys, "tokenize", corpus, "--out", tmp_path / "out")
+    assert refused.code == 1
+    assert "ENOLCK" in refused.problem
+
+
+def test_1_for_what_only_others_may_read(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The error number itself: root may read everything."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path / "mine"))
+
+    monkeypatch.setattr("lowtide.pipeline.doctor.examine_machine", refuse)
+    refused = call(capsys, "doctor")
+    assert refused.code == 1
+    assert "EACCES" in refused.problem
+    assert "fault" not in refused.hint

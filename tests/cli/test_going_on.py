@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from lowtide.errors import StorageError
+from lowtide.events import Advanced, Event
+from lowtide.pipeline.tokenize import tokenize
 from tests.commands import (
     LOWTIDE,
     assert_nothing_half_written,
@@ -39,6 +42,18 @@ def test_a_stop_file_is_obeyed_and_consumed(
     finished = call(capsys, *command)
     assert finished.code == 0
     assert "going on" in finished.err
+    assert bytes_of(tmp_path / "out") == bytes_of(dataset)
+
+
+def test_a_stop_that_cannot_be_removed_is_a_stop(
+    capsys: Capsys, corpus: Path, dataset: Path, tmp_path: Path
+) -> None:
+    command = ("tokenize", corpus, "--separator", "line", "--out", tmp_path / "out")
+    (tmp_path / "out" / ".stop").mkdir(parents=True)
+    assert call(capsys, *command).code == 75
+    (tmp_path / "out" / ".stop").rmdir()
+    assert_nothing_half_written(tmp_path / "out")
+    assert call(capsys, *command).code == 0
     assert bytes_of(tmp_path / "out") == bytes_of(dataset)
 
 
@@ -92,7 +107,7 @@ def test_changed_settings_are_refused_with_the_difference_and_restart_begins_aga
     changed = (*command, "--val", "0.25", "--separator", "line")
     refused = call(capsys, *changed)
     assert refused.code == 2
-    assert "--val was 0.0005, is 0.25" in refused.problem
+    assert "--val was 0.1, is 0.25" in refused.problem
     assert "--separator was 'file', is 'line'" in refused.problem
     assert "--restart" in refused.hint
     if before:
@@ -251,3 +266,20 @@ def test_standard_input_cannot_be_asked_about_beforehand(tmp_path: Path) -> None
     refused = lowtide("tokenize", "-", "--dry-run", "--out", tmp_path / "out", stdin=b"text")
     assert refused.code == 2
     assert "--dry-run" in refused.hint
+
+
+def test_a_run_with_nothing_left_to_read_has_a_peak(tmp_path: Path) -> None:
+    """Its manifest could not be written, for a folder stood in its place: all tokens were."""
+    out = tmp_path / "out"
+    (tmp_path / "a.txt").write_text("some words " * 100)
+
+    def stand_in_the_way(event: Event) -> None:
+        if isinstance(event, Advanced) and event.done_bytes == event.total_bytes:
+            (out / "lowtide.json").mkdir(exist_ok=True)
+
+    with pytest.raises(StorageError):
+        tokenize([tmp_path / "a.txt"], out, listen=stand_in_the_way)
+    (out / "lowtide.json").rmdir()
+    resumed = tokenize([tmp_path / "a.txt"], out)
+    assert not resumed.already_done
+    assert resumed.peak_private_bytes > 0

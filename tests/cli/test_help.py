@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import shlex
 import subprocess
@@ -46,6 +47,8 @@ except SystemExit as left:
     print(json.dumps({"code": left.code, "seconds": time.process_time(), "modules": list(sys.modules)}))
 """
 CPU_SECONDS = 0.150
+CPU_TIMES = 4
+"""On a slow machine: so many times an interpreter that only imports click."""
 INBOX_FILE = 'examples = "chat"\nval = 0.1\nmarker = ".done"\n'
 
 
@@ -65,23 +68,35 @@ def ask(*arguments: str, folder: Path) -> dict[str, object]:
 
 @pytest.mark.parametrize("command", [(), *((name,) for name in COMMANDS)])
 def test_help_is_cheap_and_loads_no_heavy_library(command: tuple[str, ...], tmp_path: Path) -> None:
-    answers = [ask(*command, "--help", folder=tmp_path) for _ in range(3)]
-    assert_cheap(answers)
+    assert_cheap(command, tmp_path)
 
 
 @pytest.mark.parametrize("name", ["tokenize", "demo"])
 @pytest.mark.parametrize("toml", [INBOX_FILE, 'memory = "1GiB"\n', "[tokenize]\nval = 0.25\n"])
 def test_so_is_help_in_a_folder_with_settings(name: str, toml: str, tmp_path: Path) -> None:
     (tmp_path / "lowtide.toml").write_text(toml)
-    assert_cheap([ask(name, "--help", folder=tmp_path) for _ in range(3)])
+    assert_cheap((name,), tmp_path)
 
 
-def assert_cheap(answers: list[dict[str, object]]) -> None:
-    assert answers[0]["code"] == 0
-    loaded = answers[0]["modules"]
-    assert isinstance(loaded, list)
-    assert not HEAVY & {name.partition(".")[0] for name in loaded}
-    assert min(float(str(answer["seconds"])) for answer in answers) < CPU_SECONDS
+def assert_cheap(command: tuple[str, ...], folder: Path) -> None:
+    """Asked again where other work on the machine made it slow: the least is what it costs."""
+    least = math.inf
+    for _ in range(12):
+        answer = ask(*command, "--help", folder=folder)
+        assert answer["code"] == 0
+        loaded = answer["modules"]
+        assert isinstance(loaded, list)
+        assert not HEAVY & {name.partition(".")[0] for name in loaded}
+        least = min(least, float(str(answer["seconds"])))
+        if least < CPU_SECONDS or least < CPU_TIMES * bare_seconds():
+            return
+    raise AssertionError(f"{least} CPU seconds")
+
+
+def bare_seconds() -> float:
+    """CPU seconds of an interpreter that imports click and ends."""
+    probe = "import time, click; print(time.process_time())"
+    return float(subprocess.check_output([sys.executable, "-c", probe]))
 
 
 def test_every_command_is_told_in_one_whole_sentence() -> None:

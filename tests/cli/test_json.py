@@ -87,7 +87,7 @@ def test_so_does_what_takes_long(capsys: Captured) -> None:
     )  # fmt: skip
     show_trained(cast(Any, run), cast(Any, None), as_json=True)
     show_samples("a", [["b", "c"]], as_json=True)
-    show_exported_model(Path("model"), as_json=True)
+    show_exported_model(Path("model"), already_done=False, as_json=True)
     show_comparison([], [], [], {"ways": []}, as_json=True)
     show_end([], {"folder": "lowtide-demo"}, as_json=True)
     show_cleaned(Path("lowtide-demo"), [Path("tokens")], as_json=True)

@@ -138,6 +138,10 @@ def test_data_without_val_holds_some_out(capsys: Capsys, tmp_path: Path) -> None
         file.truncate(2 * 10_000_000)
     found = call(capsys, "plan", tmp_path, "--gpu", "4070", "--json").json
     assert found["settings"]["val_fraction"] == 0.005  # type: ignore[index]
+    told = call(capsys, "plan", tmp_path, "--gpu", "4070").out
+    assert (
+        "10.0M tokens, 50.0k of them to be held out" in told
+    )  # what the file has, and what is taken off
 
 
 def test_on_a_machine_without_a_gpu_the_cpu_is_planned_for(dataset: Path, tmp_path: Path) -> None:

@@ -56,7 +56,8 @@ def test_a_dead_run_has_a_page_too(capsys: Capsys, tmp_path: Path) -> None:
     write_log(tmp_path / "log.jsonl", list(tokenized())[:300])
     found = call(capsys, "report", tmp_path, "--json").json
     assert found["outcome"] is None
-    assert "it still runs, or it was killed" in str(found["verdict"])
+    told = call(capsys, "why", tmp_path).out.splitlines()[0]
+    assert told in str(found["verdict"])
 
 
 def test_2_when_there_is_no_log(capsys: Capsys, tmp_path: Path) -> None:
@@ -136,7 +137,7 @@ def test_the_remedy_for_a_place_that_cannot_be_written_works(
     page = tmp_path / "not\nthere\x1b[31m" / "page.html"
     refused = call(capsys, "report", run, "--out", page)
     assert refused.code == 1
-    assert "goes on" not in refused.hint
+    assert "resumes" not in refused.hint
     assert "\n" not in refused.problem + refused.hint
     assert "not\\nthere\\x1b[31m" in refused.problem
     assert "make the folder" in refused.hint
@@ -146,7 +147,7 @@ def test_the_remedy_for_a_place_that_cannot_be_written_works(
     for wrong in (run / "file" / "page.html", tmp_path / ("x" * 300 + ".html")):
         refused = call(capsys, "report", run, "--out", wrong)
         assert refused.code == 1
-        assert "goes on" not in refused.hint
+        assert "resumes" not in refused.hint
         assert "`--out" in refused.hint
 
 

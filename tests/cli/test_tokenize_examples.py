@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from lowtide.shards.manifest import read_manifest
@@ -149,3 +151,48 @@ def test_the_column_of_text_is_called_text_and_so_stored(tmp_path: Path, capsys:
         assert call(capsys, "tokenize", path, "--out", out, *flags).code == 0
         assert read_manifest(out).settings["column"] == "text"
     assert "messages=NAME,role=NAME,content=NAME" in call(capsys, "tokenize", "--help").out
+
+
+_MESSAGES = [{"role": "user", "content": "Hi?"}, {"role": "assistant", "content": "Yes."}]
+_SHARED = [{"from": "human", "value": "Hi?"}, {"from": "gpt", "value": "Yes."}]
+
+
+@pytest.mark.parametrize("format", ["jsonl", "parquet"])
+@pytest.mark.parametrize(
+    ("row", "kind"),
+    [
+        ({"messages": _MESSAGES}, "chat"),
+        ({"conversations": _MESSAGES}, "chat"),
+        ({"conversations": _SHARED}, "chat"),
+        ({"instruction": "Say yes.", "output": "Yes."}, "instruction"),
+        ({"prompt": "Hi?", "completion": "Yes."}, "completion"),
+    ],
+)
+def test_rows_that_look_like_examples_are_refused_with_the_flags_that_read_them(
+    tmp_path: Path, capsys: Capsys, row: dict[str, object], kind: str, format: str
+) -> None:
+    path = tmp_path / f"rows.{format}"
+    if format == "jsonl":
+        path.write_text(json.dumps(row) + "\n")
+    else:
+        pq.write_table(pa.Table.from_pylist([row]), path)
+    command = ("tokenize", path, "--val", "0", "--out", tmp_path / "out")
+    refused = call(capsys, *command)
+    assert refused.code == 2
+    flags = " ".join(refused.advice).split()
+    assert flags[:2] == ["--examples", kind]
+    done = call(capsys, *command, *flags)
+    assert done.code == 0, done.err
+    record = read_manifest(tmp_path / "out").examples
+    assert record is not None
+    assert (record.kind, record.examples) == (kind, 1)
+
+
+def test_rows_that_hold_no_conversation_are_not_taken_for_one(
+    tmp_path: Path, capsys: Capsys
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text(json.dumps({"messages": ["a"], "instruction": "b"}) + "\n")
+    refused = call(capsys, "tokenize", path, "--out", tmp_path / "out")
+    assert refused.code == 2
+    assert "--examples" not in refused.hint

@@ -198,6 +198,7 @@ def test_a_run_counts_the_steps_of_each_call(data: Path, tmp_path: Path) -> None
     assert train(tmp_path / "run", settings).steps == 0
 
 
+@pytest.mark.slow
 def test_a_smoke_test_tells_and_leaves_nothing(
     data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

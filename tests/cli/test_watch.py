@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -20,44 +21,53 @@ from lowtide.report.watch_view import draw_history, lines_of, result_line
 from lowtide.units import MIB
 from tests.commands import LOWTIDE, call
 
-HOLD = "import time; kept = bytearray(b'x') * (90 << 20); time.sleep(2.5)"
-
-
-def on_a_terminal(command: list[str], folder: Path) -> str:
-    """All that the command wrote to its terminal."""
-    leader, follower = pty.openpty()
-    environment = {**os.environ, "XDG_STATE_HOME": str(folder), "TERM": "xterm", "COLUMNS": "100"}
-    with subprocess.Popen(
-        command, stdin=follower, stdout=subprocess.PIPE, stderr=follower, env=environment
-    ) as process:
-        os.close(follower)
-        seen, deadline = b"", time.monotonic() + 300
-        while time.monotonic() < deadline:
-            if select.select([leader], [], [], 0.1)[0]:
-                try:
-                    seen += os.read(leader, 1 << 16)
-                except OSError:  # the other end was closed
-                    break
-            elif process.poll() is not None:
-                break
-        process.communicate()
-    os.close(leader)
-    return seen.decode()
+HOLD = "kept = bytearray(b'x') * (90 << 20); print('ready', flush=True); input()"
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_the_screen_shows_history_limit_and_the_heaviest(tmp_path: Path) -> None:
-    with subprocess.Popen([sys.executable, "-c", HOLD]) as job:
+    leader, follower = pty.openpty()
+    environment = {**os.environ, "XDG_STATE_HOME": str(tmp_path), "TERM": "xterm", "COLUMNS": "100"}
+    held = [sys.executable, "-c", HOLD]
+    with subprocess.Popen(held, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as job:
+        assert job.stdin
+        assert job.stdout
+        job.stdout.readline()  # all of its memory is held now
         command = [*LOWTIDE, "watch", "--pid", str(job.pid), "--limit", "100MiB", "--until", "note"]
-        seen = on_a_terminal(command, tmp_path)
-    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen)
-    assert "limit 100.0 MiB" in text
-    assert re.search(r"[▁▂▃▄▅▆▇█]+ 9\d%", text)
-    assert re.search(rf"python\S* {job.pid} +9\d\.\d MiB", text)
-    assert re.search(r"note: the job uses 9\d\.\d MiB of its limit of 100\.0 MiB", text)
-    assert "the job ended after" in text
+        with subprocess.Popen(
+            command, stdin=follower, stdout=subprocess.PIPE, stderr=follower, env=environment
+        ) as watch:
+            os.close(follower)
+            wanted = [
+                r"limit 100\.0 MiB",
+                r"[▁▂▃▄▅▆▇█]+ 9\d%",
+                rf"python\S* {job.pid} +9\d\.\d MiB",
+                r"note: the job uses 9\d\.\d MiB of its limit of 100\.0 MiB",
+            ]
+            read_until(leader, wanted)
+            job.stdin.close()
+            read_until(leader, ["the job ended after"])
+            watch.communicate()
+    os.close(leader)
     assert (tmp_path / "lowtide/alerts.log").read_text().count("\n") == 1
     assert len(list((tmp_path / "lowtide/watch").glob("*.jsonl"))) == 1
+
+
+def read_until(terminal: int, patterns: list[str]) -> None:
+    """Read what is written to the terminal until every pattern was found in it."""
+    seen, deadline = b"", time.monotonic() + 300
+    while missing := [
+        one
+        for one in patterns
+        if not re.search(one, CONTROL.sub("", seen.decode(errors="replace")))
+    ]:
+        assert time.monotonic() < deadline, (missing, seen)
+        if select.select([terminal], [], [], 1)[0]:
+            try:
+                seen += os.read(terminal, 1 << 16)
+            except OSError:  # the other end was closed
+                raise AssertionError((missing, seen)) from None
 
 
 @pytest.mark.parametrize(
@@ -116,6 +126,28 @@ def test_the_last_line_says_how_it_ended(end: JobEnd, forced: bool, words: str) 
         forced=forced,
     )
     assert words in result_line(result, 2 * MIB)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
+def test_the_last_line_has_the_peak_of_every_gpu(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Of the two cards of a driver that stands in, the first is fullest at the second look."""
+    looks = iter([1 * MIB, 5 * MIB, 3 * MIB])
+    driver = SimpleNamespace(
+        NVMLError=OSError,
+        nvmlInit=lambda: None,
+        nvmlShutdown=lambda: None,
+        nvmlDeviceGetCount=lambda: 1,
+        nvmlDeviceGetHandleByIndex=lambda index: index,
+        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(used=next(looks, MIB), total=8 * MIB),
+        nvmlDeviceGetName=lambda _: "a card",
+    )
+    monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    watched = call(capsys, "watch", "--", "sleep", "0.6")
+    assert watched.code == 0
+    assert "GPU 0 5.0 MiB of 8.0 MiB; timeline" in watched.err
 
 
 def test_a_forecast_is_a_line() -> None:

@@ -91,6 +91,7 @@ def test_another_epoch_or_seed_has_another_order(
         assert np.count_nonzero(order == another) < 20
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("windows", [2, 3, 5, 16, 17, 60, 100])
 @pytest.mark.parametrize("index", ["first", "last"])
 def test_an_index_goes_everywhere_equally_often(windows: int, index: str) -> None:

@@ -169,6 +169,15 @@ def test_a_log_reaches_back_to_its_first_line_and_no_further() -> None:
     assert not KernelLog().reaches(NOW)
 
 
+def test_a_log_of_another_boot_has_no_dates() -> None:
+    """This boot has lasted 100,000 seconds: a stamp far beyond was counted from another one."""
+    (record,) = parse(MODERN_MACHINE + MODERN_CGROUP).records[1:]
+    assert record.at is None
+    assert not parse(MODERN_MACHINE).reaches(NOW)
+    (dated,) = parse(f"Nov 15 10:00:00 host kernel: {MODERN_MACHINE.splitlines()[1]}").records
+    assert dated.at is not None
+
+
 @pytest.mark.parametrize(
     "line", ["", "Killed", "oom-kill:constraint=", "(" * 5000, "[nan] segfault at", "\x1b[2J\0"]
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -68,6 +69,19 @@ def test_no_link_no_dots_and_nothing_hidden_lead_elsewhere(place: Path) -> None:
         assert SECRET not in told(Question(timelines=place / "state", target=path))
 
 
+@pytest.mark.parametrize("linked", ["log", "timeline"])
+def test_a_file_with_a_second_name_elsewhere_is_not_read(place: Path, linked: str) -> None:
+    """Whoever may write here can give a name here to a file that is not theirs."""
+    log = place / "train.log"
+    log.write_text(SECRET)
+    path = write_timeline(place / "t.jsonl", log)
+    (place.parent / "other name").hardlink_to(log if linked == "log" else path)
+    question = Question(timelines=place / "state", target=path)
+    assert SECRET not in told(question)
+    assert SECRET in told(replace(question, log=log))
+    assert SECRET in told(replace(question, timelines=place))
+
+
 def test_what_watch_noted_for_this_user_is_read_wherever_it_lies(place: Path) -> None:
     log = place.parent / "secret"
     path = write_timeline(place / "state/t.jsonl", log)
@@ -91,15 +105,16 @@ def test_timelines_and_alerts_are_for_their_owner_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They hold command lines."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     before = os.umask(0)
     try:
         call(capsys, "watch", "--quiet", "--", "true", "--password=1234")
-        append_alert(tmp_path / "made/alerts.log", "a line")
+        append_alert(tmp_path / "made/here/alerts.log", "a line")
     finally:
         os.umask(before)
-    (timeline,) = (tmp_path / "lowtide/watch").iterdir()
+    (timeline,) = (tmp_path / "state/lowtide/watch").iterdir()
     assert "--password=1234" in timeline.read_text()
-    for file in (timeline, tmp_path / "made/alerts.log"):
+    for file in (timeline, tmp_path / "made/here/alerts.log"):
         assert stat.S_IMODE(file.stat().st_mode) == 0o600
-        assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
+        made = [folder for folder in file.parents if folder.is_relative_to(tmp_path)][:-1]
+        assert {stat.S_IMODE(folder.stat().st_mode) for folder in made} == {0o700}

@@ -72,6 +72,21 @@ def test_a_job_that_hovers_around_a_line_is_told_once() -> None:
     assert [alert.stage for alert in told if alert] == [Response.NOTE]
 
 
+@pytest.mark.parametrize("most", [Response.NOTE, Response.ASK])
+def test_past_its_limit_a_job_that_may_go_on_is_told_of_at_each_doubling(most: Response) -> None:
+    steps = Steps(replace(LINES, most=most))
+    sizes = [9, 9.9, 10, 15, 19, 20, 21, 39, 100, 90, 70, 81, 9.6, 10, 7, 10]
+    told = []
+    for size in sizes:
+        reading = replace(CALM, private_bytes=round(size * GIB))
+        would_rise = steps.would_rise(reading)
+        told.append(steps.see(reading))
+        assert would_rise == (told[-1] is not None)
+    heard = [size for size, alert in zip(sizes, told, strict=True) if alert]
+    assert heard == [9, 10, 20, 100, 81, 10]  # 9.6 is near enough to be the same time at 10
+    assert {alert.stage for alert in told if alert} == {most}
+
+
 def test_after_it_was_calm_it_is_told_again() -> None:
     steps = Steps(LINES)
     sizes = [8 * GIB, 7 * GIB, 8 * GIB, 9 * GIB, 8 * GIB, 9 * GIB]

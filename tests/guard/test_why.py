@@ -126,7 +126,11 @@ STAGED: dict[str, tuple[Stage, str, str]] = {
     ),
     "SIGKILL inside a shell": (killed_inside_a_shell, "killed from outside", "possible"),
     "137 alone": (partial(question, exit_code=137), "unknown", "unknown"),
-    "137 and a log that says nothing": (log_of("step 1", "step 2", exit_code=137), "unknown", "unknown"),
+    "137 and a log that says nothing": (
+        log_of("step 1", "step 2", exit_code=137),
+        "out of memory: the machine",
+        "possible",
+    ),
     "137 and a shell's word": (
         log_of("./go.sh: line 3:  2565 Killed                  python train.py", exit_code=137),
         "killed from outside",

@@ -317,15 +317,13 @@ def test_deep_json_is_read_or_counted(capsys: Capsys, tmp_path: Path, depth: int
 # Files that are not to be had
 
 
-def test_an_input_named_twice_is_refused_and_once_works(capsys: Capsys, tmp_path: Path) -> None:
+def test_an_input_named_twice_is_read_once(capsys: Capsys, tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("words")
     link = tmp_path / "b.txt"
     link.symlink_to(path)
-    Job(capsys, tmp_path / "out", path, path).fails(code=2, naming="named twice")
-    Job(capsys, tmp_path / "out", path, link).fails(code=2, naming="named twice")
-    Job(capsys, tmp_path / "out", path, tmp_path).fails(code=2, naming="named twice")
-    assert Job(capsys, tmp_path / "out", path).works()["documents"] == 1
+    for number, other in enumerate((path, link, tmp_path)):
+        assert Job(capsys, tmp_path / f"out{number}", path, other).works()["documents"] == 1
 
 
 @pytest.mark.parametrize("name", ["dangling.txt", "nowhere.txt", "*.nothing", "empty"])
@@ -490,3 +488,19 @@ def test_what_arrow_reserves_and_never_touches_does_not_stop_a_run(tmp_path: Pat
     env = {**os.environ, "ARROW_DEFAULT_MEMORY_POOL": "mimalloc"}
     done = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("command", [("tokenize",), ("train-tokenizer", "--vocab-size", "300")])
+@pytest.mark.parametrize(
+    ("separator", "told"), [("file", True), ("blank-line", True), ("line", False)]
+)
+def test_what_skip_takes_away_from_text_is_said_before_the_start(
+    capsys: Capsys, tmp_path: Path, command: tuple[str, ...], separator: str, told: bool
+) -> None:
+    (tmp_path / "a.txt").write_bytes(b"good words\nbad \xff words\n\nmore good words\n")
+    (tmp_path / "b.txt").write_text("other words and more of them\n" * 9)
+    words = (command[0], tmp_path / "a.txt", tmp_path / "b.txt", "--out", tmp_path / "out")
+    done = call(capsys, *words, *command[1:], "--separator", separator, "--bad-text", "skip")
+    assert done.code == 0
+    notes = [line for line in done.err.splitlines() if line.startswith("note: ")]
+    assert any("--separator line" in note for note in notes) == told

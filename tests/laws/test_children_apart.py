@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 
+from bench.tokenizer_variants import Variant
 from lowtide.errors import LowtideError
 from lowtide.events import ignore
 from lowtide.guard.doctor.check_torch import ask_torch
@@ -19,13 +21,25 @@ from lowtide.pipeline.inbox.child_words import Asked
 from lowtide.pipeline.inbox.tokenize_apart import tokenize_apart
 from lowtide.pipeline.settings import TokenizeSettings
 from lowtide.pipeline.smoke import talk_to_child
+from lowtide.tokenizer.reference_apart import ReferenceApart
+from lowtide.tokenizer.vocabulary import from_json
 from lowtide.units import GIB, MIB
+from tests.commands import lowtide_process
+from tests.source.examples.rows import template_at
 
-NAMES = ("json", "torch", "numpy", "msgspec", "lowtide", "ctypes", "shutil", "tiktoken", "datasets")
+NAMES = (
+    *("json", "torch", "numpy", "msgspec", "lowtide", "ctypes", "shutil", "tiktoken", "datasets"),
+    *("jinja2", "tokenizers", "struct", "faulthandler"),
+)
 RUNS = """
 import os
 open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "ran"), "w").close()
 raise SystemExit(9)
+"""
+TELLS_ITS_ENVIRONMENT = """
+import os, pathlib
+pathlib.Path(__file__).with_name("seen").write_text(os.environ["PYTHONSAFEPATH"])
+os._exit(9)
 """
 
 
@@ -71,13 +85,46 @@ def _box(folder: Path) -> None:
     assert found.ending == "finished"
 
 
+def _template(folder: Path) -> None:
+    (folder.parent / "t.jinja").write_text("{{ messages }}")
+    template_at(folder.parent / "t.jinja").close()
+
+
+def _reference(_folder: Path) -> None:
+    vocabulary = from_json(Variant().content(), name="mine")
+    with closing(ReferenceApart(vocabulary, "text", allowance_bytes=64 * MIB)) as reference:
+        assert len(reference.encode(b"text"))
+
+
 @pytest.mark.parametrize(
-    "start", [_doctor, pytest.param(_smoke, marks=pytest.mark.slow), _inbox, _box]
+    "start",
+    [
+        *(_doctor, pytest.param(_smoke, marks=pytest.mark.slow)),
+        *(_inbox, _box, _template, _reference),
+    ],
 )
 def test_a_module_in_the_current_folder_does_not_run(
     hostile: Path, start: Callable[[Path], None]
 ) -> None:
     start(hostile)
+    assert not (hostile / "ran").exists()
+
+
+@pytest.mark.parametrize("command", [["doctor"], ["train", "--out", "run", "--inbox", "inbox"]])
+def test_what_torch_starts_is_told_not_to_look_there(tmp_path: Path, command: list[str]) -> None:
+    """torch's compiler starts Python without `-P`: only the environment reaches it."""
+    stand_in = tmp_path / "torch"
+    stand_in.mkdir()
+    (stand_in / "__init__.py").write_text(TELLS_ITS_ENVIRONMENT)
+    (tmp_path / "inbox").mkdir()
+    lowtide_process(*command, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": ""})
+    assert (stand_in / "seen").read_text() == "1"
+
+
+@pytest.mark.slow
+def test_nor_does_it_while_torch_compiles(hostile: Path) -> None:
+    """Twenty seconds of a C++ compiler, whose results are tried out in further processes."""
+    assert ask_torch(compiles=True).torch is not None
     assert not (hostile / "ran").exists()
 
 

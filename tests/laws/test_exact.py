@@ -89,13 +89,16 @@ def test_the_size_of_blocks_never_changes_a_token(
     document = make_document(random.Random(3), 150_000)
     path = tmp_path / "one.txt"
     path.write_bytes(document.encode())
-    prepared = prepare([str(path)], TokenizeSettings(tokenizer=tokenizer_sources[tokenizer]))
+    prepared = prepare(
+        [str(path)], TokenizeSettings(tokenizer=tokenizer_sources[tokenizer], val=0.0)
+    )
     got = stream_in_blocks(prepared, block_bytes, Encoder(prepared.recipe.encode))
     assert np.array_equal(
         got, expected_stream(vocabularies[tokenizer], references[tokenizer], [document])
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "text",
     [
@@ -118,7 +121,9 @@ def test_megabytes_without_a_word_border_are_exact(
 ) -> None:
     path = tmp_path / "long.txt"
     path.write_text(text, newline="")
-    prepared = prepare([str(path)], TokenizeSettings(tokenizer=tokenizer_sources[tokenizer]))
+    prepared = prepare(
+        [str(path)], TokenizeSettings(tokenizer=tokenizer_sources[tokenizer], val=0.0)
+    )
     fast = Encoder(prepared.recipe.encode)
     whole = fast.encode(text.encode(), document_count=0).ids
     got = stream_in_blocks(prepared, 70_000, fast)

@@ -75,7 +75,7 @@ def test_bad_rows_of_parquet_are_counted_by_row(tmp_path: Path, capsys: Capsys) 
     chats = [GOOD] * 5 + [GOOD[:1]] + [GOOD] * 5
     source, out = write_chats(tmp_path / "in", chats)["parquet"], tmp_path / "out"
     failed = tokenize(capsys, source, out)
-    assert (failed.code, "row 5" in failed.problem) == (1, True), failed
+    assert (failed.code, "row 6" in failed.problem) == (1, True), failed
     assert tokenize(capsys, source, out, "--bad-text", "skip").code == 0
     assert manifest_of(out)["bad_rows"] == 1
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import random
 import signal
+import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import lowtide
 from bench.jobs import Job, check_whole
 from bench.nothing_lost import Campaign
 from lowtide import TokenizeSettings
-from lowtide.errors import StoppedError
+from lowtide.errors import InterruptedRun, StoppedError
 from tests.commands import call
 from tests.laws.chats import make_chats, write_chats
+from tests.source.examples.rows import example_settings, read_blocks_of, template_of
 
 SHARD_TOKENS = 200_000
 
@@ -64,6 +68,46 @@ def test_a_run_stopped_after_every_block_comes_to_the_same_bytes(
             stops += 1
     assert stops > 1
     check_whole(tmp_path / "out", tmp_path / "whole", f"after {stops} stops")
+
+
+TURNS = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}"
+SLOWLY = "{% for number in range(60000) %}{% set x = number %}{% endfor %}"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow"])
+def test_a_slow_template_leaves_a_stop_unheard_for_no_more_than_two_seconds(
+    tmp_path: Path, files: dict[str, Path], kind: str
+) -> None:
+    (tmp_path / "slow.jinja").write_text(SLOWLY + TURNS)
+    settings = TokenizeSettings(examples="chat", template=str(tmp_path / "slow.jinja"), learn="all")
+    started = time.monotonic()
+    with pytest.raises(InterruptedRun):
+        lowtide.tokenize(
+            [files[kind]],
+            tmp_path / "out",
+            settings,
+            should_stop=lambda: "interrupted" if time.monotonic() - started > 2 else None,
+        )
+    assert time.monotonic() - started < 4
+
+
+@pytest.mark.slow
+def test_blocks_that_a_slow_template_cuts_short_hold_the_same_examples(tmp_path: Path) -> None:
+    rows = [[{"role": "user", "content": f"question {number}"}] for number in range(100)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("".join(json.dumps({"messages": row}) + "\n" for row in rows))
+    slow, fast = (
+        read_blocks_of(path, example_settings(template_of(text), "all"))
+        for text in (4 * SLOWLY + TURNS, TURNS)
+    )
+    assert len(fast) == 1
+    assert len(slow) > 1
+    assert b"".join(block.text for block in slow) == fast[0].text
+    assert sum(block.document_count for block in slow) == len(rows)
+    before = np.cumsum([0, *(len(block.text) for block in slow)])
+    spans = [block.learnt + start for block, start in zip(slow, before, strict=False)]
+    assert np.concatenate(spans).tolist() == fast[0].learnt.tolist()
 
 
 @pytest.mark.parametrize("finished", [True, False])

@@ -11,6 +11,7 @@ import pytest
 import lowtide
 from lowtide import TokenizeSettings
 from lowtide.errors import StoppedError, UsageError
+from lowtide.events import Advanced, Event
 from tests.laws.chats import Chat, make_chats, read_examples, write_rows
 from tests.tokenizer_json import added_token, tokenizer_json
 
@@ -203,8 +204,20 @@ def test_a_run_that_was_stopped_does_not_go_on_with_other_tokens(
     template.write_text(MISTRAL)
     _, rows = make_rows(tmp_path / "rows.jsonl", count=5000)
     settings = settings_of(folder, template)
+    reached: list[Event] = []
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Advanced) and event.tokens:
+            reached.append(event)
+
     with pytest.raises(StoppedError):
-        lowtide.tokenize([rows], tmp_path / "out", settings, should_stop=lambda: "terminated")
+        lowtide.tokenize(
+            [rows],
+            tmp_path / "out",
+            settings,
+            listen=listen,
+            should_stop=lambda: "terminated" if reached else None,
+        )
     make_tokenizer(folder, tokenizer, {**MISTRAL_CONFIG, "eos_token": "<|eot_id|>"})
     with pytest.raises(UsageError, match="template-tokens"):
         lowtide.tokenize([rows], tmp_path / "out", settings)

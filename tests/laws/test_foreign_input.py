@@ -93,7 +93,8 @@ PROVEN = {
     "packed.jsonl": zstandard.compress(LINES),
     "twice.txt.gz": gzip.compress(gzip.compress(TEXT)),
     "a.pdf": b"%PDF-1.7\n%\xe2\xe3\xcf\xd3\n" + TEXT,
-    "ascii.pdf": b"%PDF-1.4\n" + TEXT,
+    "a.gif": b"GIF89a\x01\x00\x01\x00\x80\x00\x00\xff\xff\xff",
+    "a.wav": b"RIFF\x24\x00\x00\x00WAVEfmt " + bytes(range(128, 255)) + bytes(9),
     "a.png": b"\x89PNG\r\n\x1a\n\x00\x00\x00\rIHDR" + bytes(range(256)),
     "a.jpg": b"\xff\xd8\xff\xe0" + bytes(range(1, 256)),
     "program": Path(sys.executable).resolve().read_bytes()[:20_000],
@@ -120,6 +121,8 @@ MARKUP = {
     "array.json": b'[\n {"text": "one"}]',
     "object.json": b'{\n "text": "one"}',
     "lines.json": LINES,
+    "plain.pdf": b"%PDF-1.4\n1 0 obj\n<< /Type /Catalog >>\nendobj\n",
+    "old.pdf": b"%PDF-1.4\r" + TEXT,
 }
 
 
@@ -192,6 +195,11 @@ def test_markup_is_refused_until_the_format_is_stated(tmp_path: Path, name: str)
         b"PAR1 is a name",
         b"MZ, he wrote",
         b"BZh9 is a key",
+        b"GIF89a is a format",
+        b"RIFF....WAVE is how it begins",
+        b"%PDF-1 explained",
+        b"%PDF-1.4 is the version after 1.3",
+        b"BZh91AY&SY is how bzip2 begins",
         b"# HTML\n<html>",
         b"<htmlish>",
         b"\x1b[1mbold\x1b[0m",
@@ -204,6 +212,31 @@ def test_markup_is_refused_until_the_format_is_stated(tmp_path: Path, name: str)
 def test_text_is_text(tmp_path: Path, name: str, content: bytes) -> None:
     (tmp_path / name).write_bytes(content)
     assert [item.kind for item in find_inputs([str(tmp_path / name)])] == [InputKind.TEXT]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"GIF89a\x00 and the rest",
+        b"GIF89a is a caf\xe9 house",
+        b"PK\x03\x04 is a sign",
+        b"\x04\x22\x4d\x18 is a sign",
+        b"%PDF-1.4\n1 0 obj",
+    ],
+)
+def test_what_is_said_to_be_text_and_may_be_is_read(
+    capsys: Capsys, tmp_path: Path, piped: Callable[[bytes], None], content: bytes
+) -> None:
+    (tmp_path / "a").write_bytes(content)
+    piped(content)
+    with pytest.raises(DataError):
+        find_inputs([str(tmp_path / "a")])
+    for source in (tmp_path / "a", "-"):
+        done = run(
+            capsys, tmp_path, source, "--input-format", "text", "--bad-text", "replace", "--json"
+        )
+        assert done.code == 0
+        assert manifest_of(tmp_path / "out")["documents"] == 1
 
 
 @pytest.mark.parametrize("name", ["a.xz", "a.bz2", "gzipped.txt", "packed.jsonl", "a.jsonl.xz"])
@@ -281,9 +314,21 @@ def test_a_tokenizer_is_learnt_from_the_stated_format(capsys: Capsys, tmp_path: 
         (PROVEN["a.xz"], "xz -dc |"),
         (PROVEN["a.tar.gz"], "gzip -dc |"),
         (PROVEN["a.pdf"], "pdftotext"),
+        (MARKUP["old.pdf"], "--input-format text"),
         (PROVEN["rows.txt"], "save it"),
     ],
-    ids=["lines", "a long line", "array", "object", "html", "xz", "gzip", "pdf", "parquet"],
+    ids=[
+        "lines",
+        "a long line",
+        "array",
+        "object",
+        "html",
+        "xz",
+        "gzip",
+        "pdf",
+        "plain pdf",
+        "parquet",
+    ],
 )
 def test_standard_input_is_not_guessed_at(
     capsys: Capsys,
@@ -299,6 +344,27 @@ def test_standard_input_is_not_guessed_at(
     assert remedy in failed.hint
     assert "--bad-text" not in failed.hint
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "data",
+    [b"[[Category]] of tides", b'["Ebb," they said] and went', b"[[[[[" * 99, b'[{"tide"} 1]'],
+)
+def test_text_in_brackets_on_standard_input_is_text(
+    capsys: Capsys, tmp_path: Path, piped: Callable[[bytes], None], data: bytes
+) -> None:
+    piped(data)
+    assert run(capsys, tmp_path, "-").code == 0
+
+
+@pytest.mark.parametrize("data", [b'[["a", 1], 2]', b'["a"\n, 2]', b'[{"a": ' + b"[" * 9000])
+def test_an_array_on_standard_input_is_refused_until_it_is_said_to_be_text(
+    capsys: Capsys, tmp_path: Path, piped: Callable[[bytes], None], data: bytes
+) -> None:
+    piped(data)
+    assert run(capsys, tmp_path, "-").code == 1
+    piped(data)
+    assert run(capsys, tmp_path, "-", "--input-format", "text").code == 0
 
 
 @pytest.mark.parametrize(("stated", "documents"), [("jsonl", 9), ("text", 1)])

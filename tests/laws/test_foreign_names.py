@@ -154,6 +154,35 @@ def test_a_link_in_the_place_of_the_log_is_not_written_through(
     assert other.read_text() == "my last line"
 
 
+@pytest.mark.parametrize("begun", ["finished", "stopped"])
+def test_a_link_in_the_place_of_a_sizes_folder_is_not_written_through(
+    tmp_path: Path, text: Path, begun: str
+) -> None:
+    out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
+    settings = lowtide.TrainSettings(vocab_size=(260, 270))
+    if begun == "finished":
+        lowtide.train_tokenizer([text], out, settings)
+        (out / "270").rename(elsewhere)
+    else:
+        (out / ".lowtide").mkdir(parents=True)
+        elsewhere.mkdir()
+    (out / "270").symlink_to(elsewhere)
+    (elsewhere / "tokenizer.json").write_text("years of work")
+    before = bytes_below(out), bytes_below(elsewhere)
+    with pytest.raises(UsageError) as refused:
+        lowtide.train_tokenizer([text], out, settings, restart=begun == "finished")
+    assert "270" in refused.value.problem
+    assert (bytes_below(out), bytes_below(elsewhere)) == before
+    (out / "270").unlink()
+    lowtide.train_tokenizer([text], out, settings, restart=begun == "finished")
+    assert (out / "270" / "tokenizer.json").is_file()
+
+
+def bytes_below(folder: Path) -> dict[Path, bytes]:
+    files = (path for path in folder.rglob("*") if path.is_file() and ".lowtide" not in path.parts)
+    return {path: path.read_bytes() for path in files}
+
+
 def test_a_link_in_the_place_of_the_ledger_is_not_written_through(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.write_text("my last line")

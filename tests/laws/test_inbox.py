@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from lowtide.errors import StoppedError, UsageError
-from lowtide.events import Evaluated, Event, Note, Stepped
+from lowtide.events import Evaluated, Event, Listener, Note, Stepped
 from lowtide.pipeline.tokenize import tokenize
 from lowtide.shards.manifest import read_manifest
 from lowtide.training.checkpoint import find_checkpoints
@@ -240,9 +240,20 @@ def test_a_stop_at_the_last_step_of_a_file_is_heard(scene: Scene) -> None:
         if isinstance(event, Stepped) and event.step == event.steps:
             (scene.run / ".stop").touch()
 
-    with pytest.raises(StoppedError, match="1 files"):
+    with pytest.raises(StoppedError):
         scene.train(listen=listen)
+    assert stages(scene.run) == [("batch-00.jsonl", "ready")]  # its evaluation was dropped
+    with pytest.raises(StoppedError, match="1 files"):
+        scene.train(listen=stop_when_evaluated(scene))
     assert stages(scene.run) == [("batch-00.jsonl", "done")]
+
+
+def stop_when_evaluated(scene: Scene) -> Listener:
+    def listen(event: Event) -> None:
+        if isinstance(event, Evaluated):
+            (scene.run / ".stop").touch()
+
+    return listen
 
 
 def learnt_outside_val(scene: Scene, name: str) -> int:

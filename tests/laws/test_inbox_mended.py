@@ -89,7 +89,7 @@ def test_another_tokenizer_is_refused_between_two_runs_and_during_one(scene: Sce
     scene.put("b.jsonl", seed=1)
     kept = (scene.folder / "tokenizer" / "tokenizer.json").read_bytes()
     listen = when_tokenizing("b.jsonl", lambda: change_tokenizer(scene))
-    with pytest.raises(UsageError, match="tokenizer is another than when the run began"):
+    with pytest.raises(UsageError, match="tokenizer has changed since the run began"):
         scene.train(listen=listen)
     assert stages(scene.run) == [("a.jsonl", "done"), ("b.jsonl", "taken")]
     with pytest.raises(UsageError, match="tokenizer_content was"):
@@ -107,7 +107,7 @@ ENDLESS = (
     ("change", "kind", "problem"),
     [
         (Path.unlink, UsageError, "mine.jinja"),
-        (lambda path: path.write_text("{{ messages }}"), UsageError, "another than when the run"),
+        (lambda path: path.write_text("{{ messages }}"), UsageError, "has changed since the run"),
         (None, SharedFaultError, "a.jsonl, line 1: template .*mine.jinja"),
     ],
     ids=["gone", "changed", "endless"],

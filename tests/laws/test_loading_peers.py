@@ -66,14 +66,19 @@ def assert_gives(path: Path, ids: npt.NDArray[np.generic], **settings: object) -
 # What lowtide exports
 
 
-@SIZES
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize(
+    ("form", "vocabulary_size"),
+    [
+        (form, size)
+        for form in FORMATS
+        for size in (NARROW, WIDE)
+        if (form, size) != ("nanogpt", WIDE)  # bare wide ids need their tokenizer: below
+    ],
+)
 @pytest.mark.parametrize("source", FORMATS)
 def test_an_export_gives_the_batches_of_its_source_with_and_without_a_manifest(
     form: Format, source: Format, vocabulary_size: int, folder: Path
 ) -> None:
-    if form == "nanogpt" and vocabulary_size == WIDE:
-        pytest.skip("bare wide ids need their tokenizer: below")
     layout = ShardLayout(format=source, vocabulary_size=vocabulary_size, shard_tokens=1000)
     make_dataset(folder / "source", layout, train=some_stream(vocabulary_size))
     wanted = batches(folder / "source")

@@ -118,6 +118,7 @@ def test_no_more_than_a_shard_of_work_is_ever_at_risk(
     assert len(stored) > 4
 
 
+@pytest.mark.slow
 def test_a_kill_between_checkpoint_and_name_leaves_a_shard_that_gets_its_name(
     tmp_path: Path, tiny: Scene
 ) -> None:

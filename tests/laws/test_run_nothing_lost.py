@@ -10,10 +10,12 @@ import random
 import signal
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
 import pytest
+import torch
 
 from lowtide.errors import StoppedError
 from lowtide.events import Event, Stepped
@@ -22,6 +24,7 @@ from lowtide.training import checkpoint as checkpoints
 from lowtide.training import loop as loops
 from lowtide.training.checkpoint import find_checkpoints
 from lowtide.training.run_folder import RUN_NAME
+from lowtide.training.sample_text import Sampler
 from tests.training.small_runs import (
     Command,
     hidden_in,
@@ -94,6 +97,100 @@ def test_a_run_stopped_at_many_steps_is_the_run_that_was_not(scene: Scene, tmp_p
     scene.finish(run)
 
 
+class Evaluations:
+    """Asks for a stop between the parts of an evaluation, once for each of these steps."""
+
+    def __init__(self, steps: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
+        self.steps, self.dropped, self._inside = steps, 0, 0
+        plain = loops.evaluate
+
+        def evaluate(*given: object, drop: Callable[[], bool], **more: object) -> float | None:
+            self._inside = 1
+            try:
+                return plain(*given, drop=drop, **more)  # type: ignore[arg-type]
+            finally:
+                self._inside = 0
+
+        monkeypatch.setattr(loops, "evaluate", evaluate)
+        self._step = 0
+
+    def listen(self, event: Event) -> None:
+        if isinstance(event, Stepped):
+            self._step = event.step
+
+    def should_stop(self) -> Literal["terminated"] | None:
+        if self._inside and self._step in self.steps:
+            self._inside += 1
+            if self._inside > 2:  # some windows were read
+                self.steps.remove(self._step)
+                self.dropped += 1
+                return "terminated"
+        return None
+
+
+def test_a_stop_during_an_evaluation_drops_it_and_it_is_made_up_for(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+    evaluations = Evaluations([20, 40, STEPS], monkeypatch)
+    for step in (20, 40, STEPS):
+        with pytest.raises(StoppedError, match=f"after step {step} of 60"):
+            train(
+                run,
+                scene.settings,
+                listen=evaluations.listen,
+                should_stop=evaluations.should_stop,
+            )
+        assert find_checkpoints(run)[-1].name == f"step-{step:08}"
+    assert evaluations.dropped == 3
+    scene.finish(run)
+
+
+def test_a_stop_during_a_sample_drops_it(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+
+    def write(_self: object, _model: object, drop: Callable[[], bool]) -> str | None:
+        asked.append(1)
+        return None if drop() else "words"
+
+    monkeypatch.setattr(Sampler, "__call__", write)
+    settings = replace(scene.settings, sample_every=5)
+    with pytest.raises(StoppedError, match="after step 5 of 60"):
+        train(
+            tmp_path / "run",
+            settings,
+            should_stop=lambda: "terminated" if asked else None,
+        )
+
+
+def test_equal_runs_have_equal_checkpoints_to_the_last_byte(scene: Scene, tmp_path: Path) -> None:
+    settings = replace(scene.settings, steps=3, checkpoint_every=1, warmup_steps=1)
+    found = []
+    for name in ("one", "other"):
+        torch.manual_seed(len(name))  # nothing depends on who drew before
+        train(tmp_path / name, settings)
+        last = find_checkpoints(tmp_path / name)[-1]
+        found.append({path.name: path.read_bytes() for path in sorted(last.iterdir())})
+    assert found[0] == found[1]
+
+
+def test_a_stop_that_cannot_be_removed_saves_and_stops(scene: Scene, tmp_path: Path) -> None:
+    run = tmp_path / "run"
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Stepped) and event.step == 5:
+            (run / ".stop").mkdir()
+
+    for _ in range(2):  # as long as it lies there
+        with pytest.raises(StoppedError):
+            train(run, scene.settings, listen=listen)
+        assert find_checkpoints(run)[-1].name == "step-00000005"
+    (run / ".stop").rmdir()
+    scene.finish(run)
+
+
 @pytest.mark.parametrize(
     ("numbers", "code"),
     [
@@ -115,7 +212,7 @@ def test_a_signal_ends_a_run_cleanly(
         command.send(number)
     ended = command.end()
     assert ended.code == code, ended.err
-    assert "stopped after step" in ended.problem
+    assert ended.problem.startswith("after step ")
     assert ended.hint == "run the same command again to go on"
     newest = find_checkpoints(run)[-1].name
     assert int(newest.removeprefix("step-")) == told_of(run)[-1]["step"]

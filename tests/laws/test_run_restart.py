@@ -89,6 +89,7 @@ def test_a_new_run_with_a_checkpoint_has_replaced_the_old_one(
     assert not list(desk.run.rglob(".replaced"))
 
 
+@pytest.mark.slow
 def test_a_kill_before_the_first_checkpoint_brings_the_old_run_back(desk: Desk) -> None:
     plan = write_plan(desk.run.with_name("plan.toml"), make_settings(desk.data, seed=4))
     script = (
@@ -111,6 +112,7 @@ class Killed(BaseException):
     """As if the process were no more: nobody cleans up after it."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("moves", range(8))
 @pytest.mark.parametrize("coming_back", [False, True])
 def test_a_kill_while_the_old_run_is_moved_loses_none_of_it(

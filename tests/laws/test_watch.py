@@ -105,16 +105,17 @@ def test_by_default_a_job_is_asked_and_its_own_answer_passes_through(desk: Desk)
 
 
 def test_the_user_may_want_to_be_told_and_nothing_else(desk: Desk) -> None:
-    flags = ("--limit", "100MiB", "--until", "note", "--on-alert", 'echo "$LOWTIDE_STAGE" >&2')
-    with desk.watch(
-        *flags, command=python(LEAK.replace("while True", "for _ in range(19)"))
-    ) as job:
+    flags = ("--limit", "50MiB", "--until", "note", "--on-alert", 'echo "$LOWTIDE_STAGE" >&2')
+    leak = LEAK.replace("while True", "for _ in range(24)") + "time.sleep(1.5)"
+    with desk.watch(*flags, command=python(leak)) as job:
         out, err = job.communicate(timeout=60)
     assert (job.returncode, out) == (0, "")
-    assert [alert["stage"] for alert in desk.told("alert")] == ["note"]
+    # at four fifths of the limit, at the limit, at twice the limit
+    assert [alert["stage"] for alert in desk.told("alert")] == ["note"] * 3
     assert "\nnote\n" in err
 
 
+@pytest.mark.slow
 def test_reading_a_large_file_is_left_alone(desk: Desk) -> None:
     large = desk.folder / "large.bin"
     with large.open("wb") as file:

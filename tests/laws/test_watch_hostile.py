@@ -15,6 +15,7 @@ import pytest
 from lowtide.guard.box import open_box
 from lowtide.guard.job import start_time
 from lowtide.guard.reading import Reader
+from lowtide.memory.cgroups import memory_cgroups
 from lowtide.units import MIB
 from tests.commands import LOWTIDE
 from tests.laws.test_watch import DEAF_LEAK, Desk, python
@@ -53,6 +54,15 @@ with open(sys.argv[1], 'wb') as file:
         file.write(b'x' * (5 << 20))
         file.flush()
         time.sleep(0.08)
+"""
+LEAVES_ITS_GROUP = """
+import os, sys, time
+with open(sys.argv[1], 'w') as file:
+    file.write(str(os.getpid()))
+kept = []
+for _ in range(60):
+    kept.append(bytearray(b'x') * (5 << 20))
+    time.sleep(0.08)
 """
 ONCE_MORE = """
 import signal, time
@@ -125,6 +135,14 @@ def test_shared_memory_that_is_only_written_counts(desk: Desk) -> None:
     finally:
         place.unlink(missing_ok=True)
     assert [alert["stage"] for alert in desk.told("alert")] == ["note", "ask"]
+
+
+@pytest.mark.skipif(not has_boxes(), reason="no cgroup can be made here")
+def test_a_process_that_leaves_the_cgroup_is_still_watched(desk: Desk) -> None:
+    place = memory_cgroups(Path("/"))[0].folder / "cgroup.procs"
+    code, _, err = desk.finish("--limit", "150MiB", command=python(LEAVES_ITS_GROUP, str(place)))
+    assert [alert["stage"] for alert in desk.told("alert")] == ["note", "ask"], err
+    assert code == 128 + signal.SIGTERM
 
 
 @pytest.mark.slow

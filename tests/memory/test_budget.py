@@ -113,7 +113,28 @@ def test_no_budget_is_advised_that_the_machine_would_refuse() -> None:
     assert "available memory allows 1.0 GiB here" in caught.value.remedy
 
 
-def test_what_the_user_has_sized_already_gets_nearly_all() -> None:
+def test_what_the_user_has_sized_already_leaves_a_quarter_free() -> None:
     """torch with CUDA alone takes 2 GiB: a modest share would stop every training run after a step."""
-    assert choose_budget(None, limit_of(100 * GIB), generous=True).total_bytes == 90 * GIB
+    assert choose_budget(None, limit_of(100 * GIB), generous=True).total_bytes == 75 * GIB
     assert choose_budget("1GiB", limit_of(100 * GIB), generous=True).total_bytes == GIB
+
+
+@pytest.mark.parametrize(
+    ("available", "installed", "group", "taken"),
+    [
+        (22, 24, None, 16),  # a quarter of what is installed stays, not of what is free
+        (10, 24, None, 4),
+        (5, 24, None, 0),
+        (22, 24, 4, 3),
+        (5, 24, 4, 0),
+    ],
+)
+def test_a_quarter_of_the_machine_and_of_every_cgroup_stays_free(
+    available: int, installed: int, group: int | None, taken: int
+) -> None:
+    machine = LimitCandidate(
+        source="available memory", total_bytes=available * GIB, whole_bytes=installed * GIB
+    )
+    groups = () if group is None else (LimitCandidate(source="a cgroup", total_bytes=group * GIB),)
+    limit = MemoryLimit(candidates=(*groups, machine))
+    assert choose_budget(None, limit, generous=True).total_bytes == taken * GIB

@@ -19,6 +19,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, GPT2Model
 
 from lowtide import Tokenizer
 from lowtide.errors import DataError, UsageError, VerificationError
+from lowtide.guard import process_folders
 from lowtide.model.gpt import GPT
 from lowtide.model.hugging_face import (
     config_of,
@@ -30,7 +31,7 @@ from lowtide.model.hugging_face import (
 from lowtide.model.shape import SHAPES, ModelShape
 from lowtide.pipeline.export_model import export_model
 from lowtide.pipeline.open_model import open_model
-from lowtide.storage import leftovers
+from tests.commands import bytes_of, lowtide
 from tests.model.plain_gpt import plain_logits
 from tests.model.small import SMALL, batch, lively
 from tests.runs import TINY, add_checkpoint, begin_run
@@ -132,6 +133,7 @@ def test_a_run_without_a_tokenizer_is_exported_without_one(tmp_path: Path) -> No
     assert {path.name for path in out.iterdir()} == {
         "config.json",
         "generation_config.json",
+        "lowtide-export.json",
         "model.safetensors",
     }
     transformers.AutoModelForCausalLM.from_pretrained(out)
@@ -304,10 +306,32 @@ def test_an_export_takes_an_empty_folder_and_no_other(run: Path, tmp_path: Path)
     out = tmp_path / "deep" / "out"
     out.mkdir(parents=True)
     assert export_model(run, out) == out
+    (out / "lowtide-export.json").unlink()  # then it may be anyone's
     with pytest.raises(UsageError, match=r"already holds something, such as config.json"):
         export_model(run, out)
     with pytest.raises(UsageError, match="is a file"):
         export_model(run, out / "config.json")
+
+
+def test_an_export_that_is_done_is_found_done_and_only_that_one(run: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    words = ("export", run, "--to", "huggingface", "--out", out, "--json")
+    first, again = lowtide(*words), lowtide(*words, "--step", "2000")
+    assert (first.json["already_done"], again.json["already_done"]) == (False, True)
+    before = bytes_of(out)
+    other = lowtide(*words, "--step", "1000")
+    assert other.code == 2
+    assert "step-00002000" in other.problem
+    assert "step-00001000" in other.problem
+    another = begin_run(tmp_path / "another")
+    add_checkpoint(another, lively(TINY, seed=7), 2000)
+    assert lowtide("export", another, *words[2:]).code == 2
+    assert bytes_of(out) == before
+    (out / "config.json").write_text("{}")
+    changed = lowtide(*words)
+    assert changed.code == 2
+    assert "config.json" in changed.problem
+    assert (out / "config.json").read_text() == "{}"
 
 
 def test_an_export_names_the_steps_there_are(run: Path, tmp_path: Path) -> None:
@@ -340,7 +364,7 @@ def assert_equal(found: Mapping[str, Tensor], wanted: Mapping[str, Tensor]) -> N
 def test_what_a_killed_export_left_goes_with_the_next(run: Path, tmp_path: Path) -> None:
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    mark = leftovers.name_of_ours("").replace(f"-{os.getpid()}-", f"-{dead.pid}-")
+    mark = process_folders.process_folder_name("").replace(f"-{os.getpid()}-", f"-{dead.pid}-")
     left, mine = tmp_path / f".out.{mark}.tmp", tmp_path / f".other.{mark}.tmp"
     for folder in (left, mine, tmp_path / ".out.x.tmp"):
         folder.mkdir()
@@ -353,12 +377,10 @@ def test_an_export_under_way_on_another_machine_is_left_alone(run: Path, tmp_pat
     """On a shared disk its process has a number that may be nobody's here, or somebody else's."""
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
-    machine, _, began = leftovers.name_of_ours("").split("-")
+    machine, _, began = process_folders.process_folder_name("").split("-")
     other = f"{int(machine, 16) ^ 1:08x}"
     at_work = [f".out.{other}-{dead.pid}-{began}.tmp", f".out.{dead.pid}.tmp"]
-    ours = (
-        f".out.{machine}-{os.getpid()}-{int(began) - 1000}.tmp"  # of one that had our number before
-    )
+    ours = f".out.{machine}-{os.getpid()}-{int(began) - 1}.tmp"  # of one that had our number before
     for name in (*at_work, ours):
         (tmp_path / name).mkdir()
     export_model(run, tmp_path / "out")

@@ -8,12 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.errors import DoesNotFitError
+from lowtide.errors import DoesNotFitError, UsageError
 from lowtide.model.needs import Recipe
 from lowtide.model.shape import find_shape
 from lowtide.pipeline.choose_run import Asked, check_fit, choose_run
 from lowtide.plan.machine import choose_machine
 from lowtide.training.settings import RunSettings
+from lowtide.training.time_steps import time_steps
+from lowtide.units import parse_bytes
 from tests.commands import call
 from tests.training.small_runs import make_settings, make_tokens, write_plan
 
@@ -98,3 +100,109 @@ def test_a_budget_too_small_for_the_model_is_refused_at_once(
     assert "needs" in refused.problem
     assert "--memory" in refused.hint
     assert not (tmp_path / "run").exists()
+
+
+GPT2_TOKENS = 20_000_000
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tokens enough for an hour, of GPT-2's vocabulary; nothing reads them."""
+    path = tmp_path_factory.mktemp("large") / "train.bin"
+    with path.open("wb") as file:
+        file.truncate(2 * GPT2_TOKENS)
+    return path.parent
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, rate: float) -> list[str]:
+    """Every model has this much arithmetic a second; which ones were timed."""
+    asked = []
+
+    def time_steps(settings: RunSettings, **_: object) -> float:
+        asked.append(settings.model)
+        return rate / settings.shape.flops_per_token
+
+    monkeypatch.setattr("lowtide.training.time_steps.time_steps", time_steps)
+    return asked
+
+
+@pytest.mark.parametrize("flops", [2e9, 2e10, 2e11, 2e12])
+def test_on_a_cpu_a_run_that_nobody_sized_ends_within_the_hour(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flops: float
+) -> None:
+    asked = timed(monkeypatch, flops)
+    speeds = tmp_path / "speeds.json"
+    chosen = choose_run(
+        large, tmp_path / "run", Asked(device="cpu"), restart=False, slurm={}, speeds=speeds
+    )
+    assert chosen.settings.model in asked
+    assert chosen.speed is not None
+    rate = flops / chosen.settings.shape.flops_per_token
+    assert chosen.speed.tokens_per_second == pytest.approx(rate)
+    assert chosen.hours is not None
+    assert 0.2 < chosen.hours < 1.0
+    again = choose_run(
+        large, tmp_path / "run", Asked(device="cpu"), restart=False, slurm={}, speeds=speeds
+    )
+    assert (again, asked) == (chosen, asked[:])
+
+
+def test_on_a_cpu_no_more_windows_at_a_time_are_taken_than_make_it_faster(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed(monkeypatch, 1e11)
+    asked = Asked(device="cpu", model="gpt2", context=256)
+    chosen = choose_run(
+        large, tmp_path / "run", asked, restart=False, slurm={}, speeds=tmp_path / "speeds.json"
+    )
+    assert chosen.settings.micro_batch * 256 <= 1024
+    assert chosen.settings.recipe == "fast"
+
+
+def test_the_budget_decides_what_fits_on_a_cpu_and_the_advice_works(
+    large: Path, tmp_path: Path
+) -> None:
+    asked = Asked(device="cpu", model="gpt2-mini", memory="1GiB", steps=5)
+    with pytest.raises(DoesNotFitError) as refused:
+        choose_run(large, tmp_path / "run", asked, restart=False, slurm={})
+    advised = re.search(r"`--memory (\S+)`", refused.value.remedy)
+    assert advised
+    asked = replace(asked, memory=advised[1])
+    chosen = choose_run(large, tmp_path / "run", asked, restart=False, slurm={})
+    assert sum(chosen.ram_needs.values()) <= parse_bytes(advised[1])
+
+
+def test_without_torchao_the_leanest_recipe_is_not_planned(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = Asked(device="cpu", model="gpt2", memory="2400MiB", steps=5)
+    monkeypatch.setattr("lowtide.plan.machine.find_spec", lambda _: None)
+    with pytest.raises(DoesNotFitError):
+        choose_run(large, tmp_path / "run", asked, restart=False, slurm={})
+    monkeypatch.setattr("lowtide.plan.machine.find_spec", lambda _: "found")
+    chosen = choose_run(large, tmp_path / "run", asked, restart=False, slurm={})
+    assert chosen.settings.recipe == "leanest"
+
+
+def test_more_than_a_week_is_refused_unless_it_is_accepted(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    timed(monkeypatch, 1e6)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    started: list[str] = []
+
+    def smoke(*_: object, **__: object) -> None:
+        started.append("tried")
+        raise UsageError("enough", remedy="none")
+
+    monkeypatch.setattr("lowtide.pipeline.start_run.smoke", smoke)
+    words = ("train", large, "--out", tmp_path / "run", "--device", "cpu", "--model", "gpt2-pico")
+    assert call(capsys, *words).code == 3
+    assert started == []
+    assert call(capsys, *words, "--yes").code == 2
+    assert started == ["tried"]
+
+
+def test_steps_are_timed_by_taking_some() -> None:
+    settings = make_settings(Path("nowhere"))
+    assert 1e3 < time_steps(settings) < 1e8

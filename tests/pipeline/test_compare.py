@@ -72,6 +72,7 @@ def test_nothing_is_left_on_the_disk(found: Comparison, work: Path) -> None:
     assert list(work.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_the_line_goes_on_to_the_full_input(found: Comparison) -> None:
     theirs, ours = found.results
     assert [run.sixteenths for run in theirs.runs] == [16, 4, 2]

@@ -73,13 +73,12 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> int:
     return tokens
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("key", ["list", "pool", "map", "nanogpt"])
 def test_the_usual_ways_make_our_tokens_and_tell_how_far_they_are(
     key: str, ours: int, short_folder: Path
 ) -> None:
     way = BY_KEY[key]
-    if way.missing:
-        pytest.skip(f"{' and '.join(way.missing)} not installed")
     found, out = run(way, short_folder)
     assert found.tokens == ours
     lines = (short_folder / "progress").read_text().splitlines()

@@ -1,4 +1,4 @@
-"""The demo: every command once, on a small library; it goes on where it was and removes only its own."""
+"""The demo: every command once, on a small library; it resumes where it stopped and removes only its own."""
 
 from __future__ import annotations
 
@@ -182,6 +182,7 @@ def running_in(folder: Path) -> list[int]:
     return found
 
 
+@pytest.mark.slow
 def test_a_killed_demo_goes_on_although_its_command_still_runs(
     library: Path, tmp_path: Path
 ) -> None:
@@ -233,6 +234,7 @@ def test_a_stage_that_fails_says_why_and_what_to_do(tmp_path: Path) -> None:
     assert "lowtide tokenize TEXT" in told.value.remedy
 
 
+@pytest.mark.slow
 def test_only_what_the_demo_made_is_removed(library: Path, finished: Path, tmp_path: Path) -> None:
     folder = tmp_path / "demo"
     shutil.copytree(finished, folder)
@@ -341,6 +343,7 @@ def test_notes_beside_a_stage_that_was_stopped_stay(library: Path, tmp_path: Pat
     assert [one for one in folder.rglob("*") if one.is_file()] == [notes]
 
 
+@pytest.mark.slow
 def test_a_demo_that_was_killed_as_it_began_begins_again(library: Path, tmp_path: Path) -> None:
     (tmp_path / ".lowtide").mkdir()
     for name in ("lock", "command"):

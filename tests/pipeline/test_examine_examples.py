@@ -11,12 +11,15 @@ import numpy as np
 import pytest
 
 import lowtide
-from lowtide import TokenizeSettings
+from lowtide import Tokenizer, TokenizeSettings
 from lowtide.pipeline.examine import Proof
 from lowtide.shards.manifest import SplitRecord, read_manifest, write_manifest
 from lowtide.shards.read import open_dataset
 from lowtide.units import MIB
+from tests.boxes import run_in_box
+from tests.commands import LOWTIDE
 from tests.laws.chats import write_chats
+from tests.learnt import learnt
 from tests.shards.streams import Stream, write_split
 
 HOSTILE = ["high tide", "<|im_end|>\n", "«é» 中文 🌊", "<|endoftext|>", "a  b\n\n", "{{ x }}", " "]
@@ -94,13 +97,13 @@ def remade(rows: Path, folder: Path, *, change: str) -> Proof:
 def test_a_bit_that_the_template_did_not_set_is_found(rows: Path, tmp_path: Path) -> None:
     problems = remade(rows, tmp_path, change="bit").verification.problems
     assert problems == (
-        "learnt_TRAIN.npy: the learnt bits of example 5 of train are not the template's",
+        "learnt_TRAIN.npy: the learnt bits of example 6 of train are not the template's",
     )
 
 
 def test_a_token_that_the_input_does_not_give_is_found(rows: Path, tmp_path: Path) -> None:
     problems = remade(rows, tmp_path, change="id").verification.problems
-    assert problems == ("example 5 of train is not the input's",)
+    assert problems == ("example 6 of train is not the input's",)
 
 
 def test_a_split_that_lost_its_examples_is_told_by_the_first_of_them(
@@ -113,7 +116,7 @@ def test_a_split_that_lost_its_examples_is_told_by_the_first_of_them(
     splits = {**manifest.splits, "val": SplitRecord()}
     write_manifest(tmp_path, dataclasses.replace(manifest, splits=splits))
     problems = lowtide.verify(tmp_path).verification.problems
-    assert problems == ("example 0 of val is missing: the input has more",)
+    assert problems == ("example 1 of val is missing: the input has more",)
 
 
 @pytest.mark.parametrize("bad_text", ["fail", "skip", "replace"])
@@ -155,3 +158,35 @@ def test_a_template_that_changed_since_is_told_and_accuses_nobody(
     assert f"the template {template} has changed since" in proof.comparison
     template.unlink()
     assert str(template) in lowtide.verify(tmp_path / "out").comparison
+
+
+@pytest.mark.slow
+@pytest.mark.cgroup
+@pytest.mark.parametrize("kind", ["text", "chat"])
+def test_a_document_that_the_reference_has_no_room_for_accuses_nobody(
+    tmp_path: Path, kind: str
+) -> None:
+    """A megabyte of one-letter words takes tokenizers some 240 MiB."""
+    words = "a b c d " * 120_000
+    if kind == "text":
+        source = tmp_path / "in.txt"
+        source.write_text(words)
+    else:
+        chat = [{"role": "user", "content": words}, {"role": "assistant", "content": "low"}]
+        source = write_chats(tmp_path / "in", [chat])["jsonl"]
+    Tokenizer.from_byte_pairs(learnt("gpt2")).save(tmp_path / "tokenizer")
+    settings = TokenizeSettings(
+        tokenizer=str(tmp_path / "tokenizer" / "tokenizer.json"),
+        examples="chat" if kind == "chat" else None,
+        val=0.0,
+    )
+    lowtide.tokenize([source], tmp_path / "out", settings)
+    command = [*LOWTIDE, "verify", str(tmp_path / "out"), "--json"]
+    boxed = run_in_box(command, limit_bytes=256 * MIB, timeout=120)
+    if boxed.how == "sampled":
+        pytest.skip("no memory cgroup is writable here: nothing is short")
+    assert (boxed.returncode, boxed.oom_kills) == (0, 0), boxed
+    found = json.loads(boxed.stdout)
+    assert (found["sound"], found["compared_documents"]) == (True, 0)
+    assert found["comparison"]
+    assert lowtide.verify(tmp_path / "out").compared_documents > 0

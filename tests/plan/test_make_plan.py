@@ -107,11 +107,27 @@ def test_a_run_never_sees_its_data_more_than_four_times_unless_asked() -> None:
     assert seen <= 4.1 * 1_000_000 < more.settings.steps * more.settings.batch_tokens
 
 
+@pytest.mark.parametrize("model", ["gpt2-pico", "gpt2-nano", "gpt2-mini", "gpt2", "gpt2-medium"])
+def test_as_many_tokens_are_as_many_steps(model: str) -> None:
+    """A run as long as Chinchilla has it, or as one epoch, has the steps that are named for that."""
+    chosen = plan("H200", tokens=10**10, model=model).chosen
+    assert chosen.steps == chosen.chinchilla_steps
+    once = plan("H200", tokens=123_456_789, model=model)
+    asked = make_plan(
+        replace(STORY, train_tokens=123_456_789),
+        choose_machine(gpu="H200"),
+        Wishes(model=model, tokens=123_456_789, batch_tokens=once.settings.batch_tokens),
+    )
+    assert asked.chosen.steps == once.chosen.epoch_steps
+
+
 def test_hours_are_tokens_times_arithmetic_over_what_the_card_reaches() -> None:
     made = plan("RTX 4070", model="gpt2")
-    tokens = made.settings.steps * made.settings.batch_tokens
+    settings = made.settings
+    evaluated = settings.steps // settings.evaluate_every * settings.evaluate_windows * 1024
+    tokens = settings.steps * settings.batch_tokens + evaluated / 3
     seconds = tokens * made.chosen.shape.flops_per_token / (58.3e12 * 0.35)
-    assert made.chosen.hours == pytest.approx(seconds / 3600)
+    assert made.chosen.hours == pytest.approx(seconds / 3600, rel=0.001)  # with evaluations
     assert made.chosen.speed is not None
     assert "assumed: 35%" in made.chosen.speed.basis
 

@@ -76,6 +76,11 @@ def test_every_string_is_escaped_in_picture_and_page() -> None:
         assert "alert('" not in text
 
 
+def test_what_is_quoted_in_a_remark_is_code_on_the_page() -> None:
+    page = make_page([curve()], GIB, [], [], ["told `--memory 1GiB`: so"])
+    assert "told <code>--memory 1GiB</code>: so" in page
+
+
 def test_the_page_allows_its_own_style_alone_and_fetches_nothing() -> None:
     page = make_page([curve()], GIB, [("a", "b")], [("t", ["x"], [["y"]])], ["said"])
     (style,) = re.findall(r"<style>(.*?)</style>", page, re.DOTALL)

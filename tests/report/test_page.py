@@ -167,7 +167,7 @@ def test_alerts_and_the_forecast_of_a_watch_are_marked(tmp_path: Path) -> None:
         ([*tokenized()], "Finished 1.3B tokens from 5.0 GiB of input in 10m 42s."),
         (
             [*islice(tokenized(), 99), end(BEGAN + 99, "stopped", exit_code=75)],
-            "the same command goes on where it was",
+            "the same command resumes where it stopped",
         ),
         ([*islice(tokenized(), 99), end(BEGAN + 99, "interrupted", exit_code=130)], "Interrupted"),
         (
@@ -176,7 +176,7 @@ def test_alerts_and_the_forecast_of_a_watch_are_marked(tmp_path: Path) -> None:
         ),
         (
             [*islice(tokenized(), 99)],
-            "without an end: it still runs, or it was killed; lowtide why RUN says more",
+            "without an end. It still runs, or it was killed; lowtide why RUN says more",
         ),
         ([*watched()], "was ended by signal 15 (SIGTERM)"),
         ([start("watch"), end(BEGAN + 5, "ended")], "ended with exit code 0"),

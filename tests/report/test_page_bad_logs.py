@@ -17,6 +17,7 @@ from lowtide.report.page.charts import MOST_PATH_POINTS
 from lowtide.report.page.document import MOST_PAGE_BYTES, page_html
 from lowtide.report.page.markup import embedded_json, escape
 from lowtide.report.page.read_run import read_run
+from lowtide.report.page.verdict import judge_run
 from lowtide.report.page.write_page import write_page
 from lowtide.units import GIB, MIB
 from tests.report.page_journals import (
@@ -231,7 +232,7 @@ def test_memory_and_page_do_not_grow_with_the_run(tmp_path: Path) -> None:
     for steps in (2_000, 16_000):
         path = write_log(tmp_path / f"{steps}.jsonl", trained(steps=steps))
         tracemalloc.start()
-        sizes.append(len(page_html(read_run(path), "run").encode()))
+        sizes.append(len(page_html(found := read_run(path), "run", judge_run(found)).encode()))
         peaks.append(tracemalloc.get_traced_memory()[1])
         tracemalloc.stop()
     assert sizes[1] < 1.3 * sizes[0] < MOST_PAGE_BYTES

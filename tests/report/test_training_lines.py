@@ -6,6 +6,7 @@ import io
 import math
 import os
 import pty
+import re
 from dataclasses import replace
 
 import pytest
@@ -149,6 +150,30 @@ def test_on_a_terminal_a_bar_moves_and_what_happened_stays(monkeypatch: pytest.M
     assert "step 2 of 2, loss 3.412, val 3.398, 2h 10m left" in said
     for line in ("evaluation: step 1", "checkpoint: step 1", "  :smile: [bold]he", "note: so far"):
         assert line in said
+
+
+def test_at_80_columns_the_bar_has_12_cells_and_no_word_is_cut(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "80")
+    master, terminal = pty.openpty()
+    with os.fdopen(terminal, "w") as stream:
+        with show_progress(quiet=False, stream=stream) as listen:
+            listen(Evaluated(step=1, loss=3.398))
+            listen(STEPPED)
+        stream.flush()
+        said = ""
+        while "10m left" not in said:
+            said += os.read(master, 1 << 16).decode(errors="replace")
+    os.close(master)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", said)
+    lines = [line.strip() for line in re.split(r"[\r\n]+", plain) if "step 1200" in line]
+    bar, _, words = lines[-1].partition(" ")
+    assert len(bar) == 12
+    whole = step_line(STEPPED, Evaluated(step=1, loss=3.398)).split(", ")
+    assert words.split(", ") == whole[:4]
+    assert all(len(line) <= 80 for line in lines)
 
 
 def test_quiet_says_nothing() -> None:

@@ -128,6 +128,7 @@ def test_moving_end_of_text_there_and_back_changes_nothing(
         assert contents(export(moved, "npy", folder / "back", eot="end")) == contents(dataset)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to", FORMATS)
 @pytest.mark.parametrize("eot", ["start", "end"])
 def test_an_export_killed_anywhere_goes_on_and_ends_the_same(to: Format, eot: Placement) -> None:

@@ -130,9 +130,12 @@ def follow_index_reader(
     return lengths, pointers, firsts, dtype
 
 
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")  # it warns of what it would use on a GPU
 @WIDTHS
 def test_megatrons_own_reader_opens_it(vocabulary_size: int, tmp_path: Path) -> None:
-    indexed = pytest.importorskip("megatron.core.datasets.indexed_dataset")
+    from megatron.core.datasets import indexed_dataset as indexed
+
     stream = written(tmp_path, "megatron", vocabulary_size)
     dataset = indexed.IndexedDataset(str(tmp_path / "train"))
     assert len(dataset) == len(stream.ends)

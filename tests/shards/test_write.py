@@ -125,6 +125,7 @@ def dying(original, calls: list[int], number: int):  # type: ignore[no-untyped-d
     return call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", every_layout(shard_tokens=90), ids=layout_name)
 @pytest.mark.parametrize("make", [make_stream, make_examples], ids=["text", "examples"])
 def test_killed_before_each_change_of_the_disk_in_turn(

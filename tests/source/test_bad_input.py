@@ -14,11 +14,13 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow import feather
 
 from lowtide.errors import DataError, UsageError
 from lowtide.source.find_inputs import find_inputs
 from lowtide.source.stream import Cursor, read_blocks
 from lowtide.source.utf8 import bad_places, is_utf8, replace_bad
+from tests.cutting_jobs import cut_while_reading
 from tests.source.readings import (
     MARK,
     START,
@@ -160,11 +162,11 @@ def test_a_first_line_without_the_key_lists_the_keys_under_any_policy(tmp_path: 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow", "file.arrow"])
 def test_null_rows_follow_the_policy(tmp_path: Path, name: str) -> None:
     path = write_rows(tmp_path / name, ["a", None, "", "b" * 90_000, None])
-    with pytest.raises(DataError, match="row 1: the value of 'text' is null"):
+    with pytest.raises(DataError, match="row 2: the value of 'text' is null"):
         read(path)
     story = assert_laws([path], reading(bad_text="skip"))
     assert story.text == joined(["a", "b" * 90_000], MARK)
-    assert [(row.position, row.unit) for row in story.bad] == [(1, "row"), (4, "row")]
+    assert [(row.position, row.unit) for row in story.bad] == [(2, "row"), (5, "row")]
     assert story.empty_count == 1
 
 
@@ -174,7 +176,7 @@ def test_binary_columns_are_checked_for_utf8(tmp_path: Path, policy: str) -> Non
     table = pa.table({"text": pa.array([b"a", b"\xffb", long, b"c"], pa.binary())})
     pq.write_table(table, tmp_path / "a.parquet")
     if policy == "fail":
-        with pytest.raises(DataError, match=r"row 1.*not valid UTF-8"):
+        with pytest.raises(DataError, match=r"row 2.*not valid UTF-8"):
             read(tmp_path / "a.parquet")
         return
     story = assert_laws([tmp_path / "a.parquet"], reading(bad_text=policy))
@@ -240,6 +242,60 @@ def test_a_truncated_file_is_an_error_wherever_it_was_cut(tmp_path: Path, suffix
         with pytest.raises(DataError) as caught:
             read(broken)
         assert caught.value.remedy
+
+
+def test_a_stream_whose_writer_was_not_closed_is_read_as_arrow_reads_it(tmp_path: Path) -> None:
+    """Whole up to the end of a message; a cut inside one stays an error."""
+    rows = [f"row {index}" for index in range(9)]
+    path, cut = write_rows(tmp_path / "a.arrow", rows), tmp_path / "cut.arrow"
+    data = path.read_bytes()
+    taken: set[int] = set()
+    for size in range(1, len(data)):
+        cut.write_bytes(data[:size])
+        try:
+            found: object = joined(
+                pa.ipc.open_stream(data[:size]).read_all()["text"].to_pylist(), MARK
+            )
+        except (pa.ArrowInvalid, OSError):
+            found = DataError
+        if found is DataError:
+            with pytest.raises(DataError):
+                read(cut)
+        else:
+            assert b"".join(read(cut)) == found
+            taken.add(size)
+    assert len(taken) == 4  # behind the schema, and behind each of three batches
+
+
+@pytest.mark.parametrize("name", ["a.arrow", "file.arrow"])
+def test_negative_lengths_of_an_arrow_file_are_refused(tmp_path: Path, name: str) -> None:
+    """A batch of -9 rows would be stepped over, with all its text."""
+    rows = ["word"] * 4321
+    data = write_rows(tmp_path / name, rows, group_rows=len(rows)).read_bytes()
+    lengths = {"rows": 4321, "offsets": 4 * 4322, "numbers": 8 * 4321, "text": 4 * 4321}
+    places = [
+        place
+        for length in lengths.values()
+        for place in range(0, len(data) - 8, 8)
+        if data[place : place + 8] == struct.pack("<q", length)
+    ]
+    assert len(places) >= 6  # of the batch, of two columns, of three buffers
+    for place in places:
+        (tmp_path / name).write_bytes(data[:place] + struct.pack("<q", -9) + data[place + 8 :])
+        with pytest.raises(DataError):
+            read(tmp_path / name)
+
+
+@pytest.mark.filterwarnings("ignore:Feather V1:DeprecationWarning")
+@pytest.mark.parametrize("name", ["a.feather", "a.arrow", "a"])
+def test_feather_of_version_1_is_refused_by_its_name(tmp_path: Path, name: str) -> None:
+    path, table = tmp_path / name, pa.table({"text": ["one", "two"]})
+    feather.write_feather(table, path, version=1)
+    with pytest.raises(DataError) as caught:
+        find_inputs([str(path)])
+    assert "version=2" in caught.value.remedy
+    feather.write_feather(feather.read_table(path), tmp_path / "new.feather", version=2)
+    assert b"".join(read(tmp_path / "new.feather")) == joined(["one", "two"], MARK)
 
 
 @pytest.mark.parametrize("name", ["a.txt.gz", "a.txt.zst", "a.parquet", "a.arrow"])
@@ -353,3 +409,14 @@ def test_an_empty_separator_is_refused(tmp_path: Path) -> None:
                 start=START,
             )
         )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform == "win32", reason="a mapped file cannot be cut there")
+@pytest.mark.parametrize("left_bytes", [10, 5000, 400_001])
+def test_an_arrow_file_cut_while_it_is_read_is_an_error_and_never_a_signal(
+    tmp_path: Path, left_bytes: int
+) -> None:
+    done = cut_while_reading("arrow", tmp_path, left_bytes)
+    assert len(done) == 6
+    assert set(done.values()) == {"DataError"}

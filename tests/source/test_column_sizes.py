@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.errors import DataError
+from lowtide.source import read_parquet
 from lowtide.source.arrow_messages import allocated_bytes, read_messages
 from lowtide.source.delta_lengths import DamagedLengthsError, read_packed, value_lengths
 from lowtide.source.extent import measure_extent
@@ -21,6 +22,7 @@ from lowtide.source.parquet_pages import expanded_lengths, walk_pages
 from lowtide.source.rows import text_lengths
 from lowtide.source.sample import sample_inputs
 from lowtide.source.stream import read_blocks
+from lowtide.source.thrift import EndlessNumberError, signed, take_varint
 from lowtide.units import KIB, MIB
 from tests.column_files import (
     ARROW_CODECS,
@@ -41,7 +43,7 @@ from tests.column_files import (
     write_parquet,
     zigzag,
 )
-from tests.source.readings import MARK, START, assert_laws, joined, read, reading
+from tests.source.readings import MARK, START, assert_laws, joined, read, reading, write_rows
 
 ROWS = ["one", "two words", "", "one", "long " * 20_000, "two words and more"]
 NEAR_DUPLICATES = [f"{'the same words ' * 2000}{number}" for number in range(2000)]
@@ -329,3 +331,26 @@ def _leb(number: int) -> bytes:
 def test_miniblocks_of_a_size_that_the_format_does_not_have_are_refused() -> None:
     with pytest.raises(DamagedLengthsError):
         read_packed(memoryview(_leb(30) + _leb(1) + _leb(31) + _leb(0) + bytes(40)), 31)
+
+
+def test_a_footer_is_walked_once_for_each_version_of_a_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    walked = read_parquet._measure_footer.cache_info
+    for rows in (["one"], ["two", "three"]):
+        write_rows(path, rows)
+        before = walked().misses
+        for _ in range(3):
+            assert b"".join(read(path)) == joined(rows, MARK)
+        assert walked().misses == before + 1
+
+
+@pytest.mark.parametrize(
+    ("number", "stored"), [(0, b"\0"), (300, b"\xac\x02"), (2**64 - 1, b"\xff" * 9 + b"\1")]
+)
+def test_numbers_of_seven_bits_a_byte(number: int, stored: bytes) -> None:
+    assert take_varint(b"x" + stored + b"y", 1) == (number, 1 + len(stored))
+    with pytest.raises(IndexError):
+        take_varint(stored[:-1], 0)
+    with pytest.raises(EndlessNumberError):
+        take_varint(b"\x80" * 11, 0)
+    assert [signed(value) for value in range(4)] == [0, -1, 1, -2]

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from lowtide.errors import UsageError
-from lowtide.source.find_inputs import InputKind, find_inputs
+from lowtide.source.find_inputs import InputKind, find_inputs, input_names, survey_inputs
 from lowtide.source.separators import default_delimiter
 
 
@@ -93,22 +96,48 @@ def test_nothing_found_is_an_error(
     assert caught.value.remedy
 
 
-def test_the_same_file_twice_is_an_error_by_whatever_name(tmp_path: Path) -> None:
+def test_the_same_file_is_read_once_by_whatever_names(tmp_path: Path) -> None:
     make(tmp_path, "d/a.txt")
     (tmp_path / "link.txt").symlink_to(tmp_path / "d" / "a.txt")
+    (tmp_path / "d" / "b.txt").symlink_to("a.txt")
+    first = str(tmp_path / "d" / "a.txt")
     for other in ("d/a.txt", "d/../d/a.txt", "link.txt", "d", "d/*.txt"):
-        with pytest.raises(UsageError, match="named twice"):
-            find_inputs([str(tmp_path / "d" / "a.txt"), str(tmp_path / other)])
-    with pytest.raises(UsageError, match="named twice"):
-        find_inputs(["-", "-"])
+        found = survey_inputs([first, str(tmp_path / other)])
+        assert [str(file.path) for file in found.files] == [first]
+        assert sum(one.count for one in found.skipped) in (1, 2)
+    assert len(find_inputs(["-", "-"])) == 1
+    assert len(find_inputs([str(tmp_path / "d" / "*.txt")])) == 1
 
 
-@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root reads everything")
-def test_an_unreadable_file_is_an_error(tmp_path: Path) -> None:
-    make(tmp_path, "a.txt")
-    (tmp_path / "a.txt").chmod(0)
-    with pytest.raises(UsageError, match="cannot be read"):
-        find_inputs([str(tmp_path / "a.txt")])
+def test_one_path_is_not_its_letters(tmp_path: Path) -> None:
+    for one in ("a.txt", Path("a.txt"), ["a.txt"], (Path("a.txt"),)):
+        assert input_names(one) == ["a.txt"]
+    assert input_names(["a", Path("b")]) == ["a", "b"]
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no users here")
+def test_an_unreadable_file_is_an_error() -> None:
+    with (
+        tempfile.TemporaryDirectory() as folder
+    ):  # pytest's own is closed to the user of `as_nobody`
+        Path(folder).chmod(0o755)
+        make(Path(folder), "a.txt")
+        Path(folder, "a.txt").chmod(0)
+        with pytest.raises(UsageError, match="cannot be read"), as_nobody():
+            find_inputs([str(Path(folder, "a.txt"))])
+
+
+@contextmanager
+def as_nobody() -> Iterator[None]:
+    """Without the rights of root, who reads everything."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes here")

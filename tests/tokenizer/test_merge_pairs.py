@@ -33,7 +33,7 @@ from lowtide.tokenizer.merge_pairs import (
 )
 from lowtide.tokenizer.merge_room import MergeAllowances, spend_on_merges
 from lowtide.tokenizer.reference_train import Step, Ties, merge_pair, train_reference
-from lowtide.tokenizer.word_runs import encode_run, map_run
+from lowtide.tokenizer.word_runs import RunRecord, encode_run, map_run
 from lowtide.units import MIB
 from tests.tokenizer.test_word_runs import DAMAGED, flip_every_bit, largest_file, linux_only
 from tests.tokenizer.training_corpora import (
@@ -345,6 +345,7 @@ def train_on_one_word(text: bytes, merges: int) -> list[tuple[int, int, int]]:
     return steps
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "word"), long_words().items(), ids=long_words().keys())
 def test_a_word_of_a_million_bytes_is_learnt_from_in_no_time(
     tmp_path: Path, name: str, word: bytes
@@ -457,7 +458,8 @@ def test_words_that_change_after_they_were_counted_are_refused(
     assert len(counted) == len(changed)
     path.write_bytes(counted)
     wanted = MergeSettings(most_merges=9)
-    with map_run(path) as words, spending(Spending(bits=bits)):
+    record = RunRecord(name=path.name, size_bytes=len(counted), digest="")
+    with map_run(tmp_path, record) as words, spending(Spending(bits=bits)):
         classes = read_classes(words)
         with path.open("r+b") as file:
             file.write(changed)
@@ -554,10 +556,12 @@ import sys
 from pathlib import Path
 from lowtide.memory.meter import PeakMeter, private_bytes
 from lowtide.tokenizer.merge_pairs import MergeLearner, MergeSettings, read_classes
-from lowtide.tokenizer.word_runs import map_run
+from lowtide.tokenizer.word_runs import RunRecord, map_run
 folder, allowance_bytes, merges, ties = Path(sys.argv[1]), *map(int, sys.argv[2:4]), sys.argv[4]
 wanted = MergeSettings(most_merges=merges, ties=ties)
-with map_run(folder / "all.words") as words, PeakMeter(interval_seconds=0.001) as meter:
+size_bytes = (folder / "all.words").stat().st_size
+record = RunRecord(name="all.words", size_bytes=size_bytes, digest="")
+with map_run(folder, record) as words, PeakMeter(interval_seconds=0.001) as meter:
     before, classes = private_bytes(), read_classes(words)
     with MergeLearner(
         words, classes, wanted, allowance_bytes=allowance_bytes, folder=folder

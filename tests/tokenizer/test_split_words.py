@@ -233,6 +233,7 @@ def test_no_contraction_is_missed_and_none_made_up(
             assert native_split(data, pattern) == reference_ends(before + short, pattern)
 
 
+@pytest.mark.slow
 @EVERY_PATTERN
 @pytest.mark.parametrize("before", ["", "if (x) " * 9], ids=["alone", "behind_a_block"])
 def test_every_four_ascii_characters_end_a_text_like_in_the_reference(

@@ -6,6 +6,8 @@ import json
 import random
 import re
 import signal
+import sys
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,6 +28,7 @@ from bench.tokenizer_variants import (
 )
 from lowtide.errors import DataError, SharedFaultError, UsageError
 from lowtide.events import Note, ignore
+from lowtide.memory.proc_files import kib_fields
 from lowtide.pipeline.examine import verify
 from lowtide.pipeline.prepare import Prepared, prepare
 from lowtide.pipeline.settings import TokenizeSettings
@@ -34,10 +37,10 @@ from lowtide.pipeline.tokenize import prove_encoder
 from lowtide.shards.manifest import read_manifest, write_manifest
 from lowtide.shards.read import open_dataset
 from lowtide.source.stream import Cursor, read_blocks
-from lowtide.tokenizer.agreement import SAMPLE_BYTES, find_disagreement
+from lowtide.tokenizer.agreement import SAMPLE_BYTES, find_disagreement, sample_pieces
 from lowtide.tokenizer.encode import Encoder, EncodeSettings
 from lowtide.tokenizer.reference import make_reference
-from lowtide.tokenizer.reference_apart import OutOfRoomError, ReferenceApart
+from lowtide.tokenizer.reference_apart import ReferenceApart, ReferenceMemoryError
 from lowtide.tokenizer.vocabulary import Vocabulary, from_json, load_vocabulary
 from lowtide.units import MIB, parse_bytes
 from tests.tokenizer_json import added_token
@@ -61,7 +64,7 @@ def write(variant: Variant, folder: Path) -> str:
 
 def taken_for_plain(vocabulary: Vocabulary) -> Vocabulary:
     """What the list of understood forms prevents: gigatoken gets what it reads wrongly."""
-    return replace(vocabulary, plain=True, pattern="cl100k")
+    return replace(vocabulary, why_reference=None, pattern="cl100k")
 
 
 @pytest.mark.parametrize("name", [name for name in PRE_TOKENIZERS if name not in WITHOUT_BYTES])
@@ -98,6 +101,34 @@ def test_a_key_that_nobody_knows_goes_to_the_reference(variant: Variant) -> None
     assert not vocabulary_of(variant).plain
 
 
+def test_every_way_to_the_reference_has_a_reason_of_its_own() -> None:
+    variants = (
+        Variant(pre_tokenizer="digits"),
+        Variant(normalizer="NFC"),
+        Variant(added="eats blanks"),
+        Variant(added="overlapping"),
+        Variant(model="a merge twice"),
+        Variant(model="a byte missing, unk"),
+    )
+    reasons = [vocabulary_of(variant).why_reference for variant in variants]
+    assert all(reasons)
+    assert len(set(reasons)) == len(variants)
+    assert vocabulary_of(Variant()).why_reference is None
+
+
+def test_the_warning_of_the_reference_gives_reason_and_price(tmp_path: Path) -> None:
+    variant, source = Variant(normalizer="NFC"), tmp_path / "input.txt"
+    source.write_text("Dateigröße")
+    settings = TokenizeSettings(tokenizer=write(variant, tmp_path), eot="none")
+    told: list[object] = []
+    lowtide.tokenize(source, tmp_path / "out", settings, listen=told.append)
+    (warning,) = [note.text for note in told if isinstance(note, Note) and note.level == "warning"]
+    reason = vocabulary_of(variant).why_reference
+    assert reason
+    assert reason in warning
+    assert "MB per CPU second" in warning
+
+
 def test_an_added_token_has_the_id_that_tokenizers_gives_it() -> None:
     with pytest.raises(UsageError):
         vocabulary_of(Variant(added="a gap in ids"))
@@ -116,9 +147,23 @@ def test_a_first_document_of_any_size_is_compared(size: int) -> None:
     encoder = Encoder(settings)
     assert encoder.is_fast
     text = make_text(random.Random(1), "prose", size).encode()
-    assert find_disagreement(encoder, settings, text) is not None
+    pieces = sample_pieces(encoder, settings, text)
+    assert b"".join(pieces) == text[:SAMPLE_BYTES]
+    assert find_disagreement(encoder, settings, pieces) is not None
     honest = replace(settings, vocabulary=vocabulary_of(Variant(pre_tokenizer="cl100k")))
-    assert find_disagreement(Encoder(honest), honest, text) is None
+    assert find_disagreement(Encoder(honest), honest, pieces) is None
+
+
+def test_the_reference_is_not_compared_with_itself() -> None:
+    """A character that only the reference reads right leaves the rest of its document to be compared."""
+    settings = EncodeSettings(vocabulary=taken_for_plain(vocabulary_of(CONTIGUOUS)), delimiter=MARK)
+    encoder = Encoder(settings)
+    text = make_text(random.Random(1), "prose", 20_000).encode() + "ä\u088f".encode()
+    assert encoder.needs_reference(text)
+    pieces = sample_pieces(encoder, settings, text)
+    assert not any(map(encoder.needs_reference, pieces))
+    assert 0 < len(text) - sum(map(len, pieces)) <= 64
+    assert find_disagreement(encoder, settings, pieces) is not None
 
 
 def misread(tmp_path: Path, *, memory: str) -> Prepared:
@@ -218,17 +263,33 @@ def test_a_file_that_does_not_decode_what_it_encodes_is_refused(tmp_path: Path) 
 # Memory
 
 
-def test_the_reference_apart_gives_the_same_ids_and_says_when_its_room_is_too_small() -> None:
+def test_the_reference_apart_gives_the_same_ids_and_says_when_its_memory_is_too_small() -> None:
     vocabulary = vocabulary_of(Variant(normalizer="NFKD"))
     text = make_text(random.Random(1), "prose", 20_000).encode()
-    apart = ReferenceApart(vocabulary, "text", room_bytes=64 * MIB)
+    apart = ReferenceApart(vocabulary, "text", allowance_bytes=64 * MIB)
     assert np.array_equal(apart.encode(text), make_reference(vocabulary, "text").encode(text))
-    with pytest.raises(OutOfRoomError):
+    with pytest.raises(ReferenceMemoryError):
         apart.encode(text * 200)
     assert np.array_equal(
         apart.encode(b"again"), make_reference(vocabulary, "text").encode(b"again")
     )
     apart.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of a text")
+def test_what_the_reference_apart_took_for_a_text_is_its_peak() -> None:
+    vocabulary = vocabulary_of(Variant(normalizer="NFKD"))
+    text = make_text(random.Random(1), "prose", 500_000).encode()
+    before = set(psutil.Process().children())
+    with closing(ReferenceApart(vocabulary, "text", allowance_bytes=400 * MIB)) as apart:
+        apart.encode(text)
+        (child,) = set(psutil.Process().children()) - before
+        kernel = kib_fields(Path(f"/proc/{child.pid}/status").read_text())
+        peak_bytes = kernel["VmHWM"] - kernel["RssFile"]
+        # what it held at the end was 15 % less
+        assert apart.peak_bytes == pytest.approx(peak_bytes, rel=0.03)
+        apart.encode(b"short")
+        assert apart.peak_bytes < peak_bytes / 2  # of this text, not of all
 
 
 @pytest.mark.slow  # a document of megabytes, by the reference
@@ -274,12 +335,12 @@ def test_variants_in_boxes_are_equal_or_refused() -> None:
 
 @pytest.mark.parametrize(
     ("number", "error"),
-    [(signal.SIGKILL, OutOfRoomError), (signal.SIGSEGV, SharedFaultError)],
+    [(signal.SIGKILL, ReferenceMemoryError), (signal.SIGSEGV, SharedFaultError)],
 )
 def test_only_a_death_by_memory_is_called_one(
     number: signal.Signals, error: type[DataError]
 ) -> None:
-    apart = ReferenceApart(vocabulary_of(Variant()), "text", room_bytes=64 * MIB)
+    apart = ReferenceApart(vocabulary_of(Variant()), "text", allowance_bytes=64 * MIB)
     before = set(psutil.Process().children())
     apart.encode(b"one")
     (child,) = set(psutil.Process().children()) - before

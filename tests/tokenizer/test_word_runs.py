@@ -31,6 +31,7 @@ from lowtide.tokenizer.word_runs import (
     new_run,
 )
 from lowtide.units import MIB
+from tests.cutting_jobs import cut_while_reading
 
 Table = dict[bytes, int]
 
@@ -283,9 +284,20 @@ def test_merging_holds_one_buffer_and_calls_back_after_each(tmp_path: Path) -> N
 
 def test_a_mapped_run_is_its_bytes_even_when_there_are_none(tmp_path: Path) -> None:
     for data in (b"", b"\x01\x01a"):
-        (tmp_path / "a.words").write_bytes(data)
-        with map_run(tmp_path / "a.words") as mapped:
+        (record,) = store_all(tmp_path, [data])
+        with map_run(tmp_path, record) as mapped:
             assert mapped.tobytes() == data
+
+
+@pytest.mark.slow
+@linux_only
+@pytest.mark.parametrize("left_bytes", [0, 5000, 3_000_001])
+def test_a_run_cut_while_it_is_read_is_an_error_and_never_a_signal(
+    tmp_path: Path, left_bytes: int
+) -> None:
+    done = cut_while_reading("words", tmp_path, left_bytes)
+    assert done == {"merging": "VerificationError", "learning": "VerificationError"}
+    assert names(tmp_path) == ["0.words", "1.words"]
 
 
 # ── Whole or absent ─────────────────────────────────────────────────────────────────────────────────────

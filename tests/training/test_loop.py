@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ import torch
 
 from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import InterruptedRun, LowtideError, StoppedError
-from lowtide.events import Evaluated, Event, Stepped
+from lowtide.events import Evaluated, Event, Stepped, StopReason
 from lowtide.model.gpt import GPT
 from lowtide.pipeline import guard_memory
 from lowtide.pipeline.train import train
@@ -111,7 +112,7 @@ def test_evaluating_and_saving_are_no_part_of_a_step(
         now[0] += 0.01
         return now[0]
 
-    def slow_evaluation(*_: object) -> float:
+    def slow_evaluation(*_: object, **__: object) -> float:
         now[0] += 1000.0
         return 4.0
 
@@ -125,7 +126,7 @@ def test_evaluating_and_saving_are_no_part_of_a_step(
 def test_the_best_is_saved_and_kept_whenever_it_comes(data: Path, tmp_path: Path,
                                                       monkeypatch: pytest.MonkeyPatch) -> None:  # fmt: skip
     losses = iter([5.0, 4.0, 4.5, 4.6, 4.7, 4.8])
-    monkeypatch.setattr(room, "evaluate", lambda *_: next(losses))
+    monkeypatch.setattr(room, "evaluate", lambda *_, **__: next(losses))
     settings = make_settings(data, steps=18, evaluate_every=3, checkpoint_every=5)
     result, heard = run_heard(tmp_path / "run", settings)
     assert (result.state.best_loss, result.state.best_step) == (4.0, 6)
@@ -137,7 +138,7 @@ def test_an_evaluation_that_is_not_finite_is_never_the_best(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     losses = iter([math.nan, 4.0, -math.inf])
-    monkeypatch.setattr(room, "evaluate", lambda *_: next(losses))
+    monkeypatch.setattr(room, "evaluate", lambda *_, **__: next(losses))
     settings = make_settings(data, steps=6, evaluate_every=2, checkpoint_every=6)
     result, _ = run_heard(tmp_path / "run", settings)
     assert (result.state.best_loss, result.state.best_step) == (4.0, 4)
@@ -191,14 +192,23 @@ def test_a_run_on_the_cpu_leaves_the_gpu_alone(
     assert asked == ["cpu"]
 
 
-def test_a_stop_at_the_last_step_is_a_finished_run(data: Path, tmp_path: Path) -> None:
+def test_a_stop_at_the_last_step_is_a_finished_run_once_it_is_evaluated(
+    data: Path, tmp_path: Path
+) -> None:
     heard = Heard()
-    done = train(
-        tmp_path / "run",
-        make_settings(data),
-        listen=heard,
-        should_stop=lambda: "terminated" if len(heard.losses) >= 24 else None,
-    )
+    settings = make_settings(data)
+
+    def should_stop() -> StopReason | None:
+        return "terminated" if len(heard.losses) >= 24 else None
+
+    with pytest.raises(StoppedError):
+        train(tmp_path / "run", settings, listen=heard, should_stop=should_stop)
+    done = train(tmp_path / "run", settings)
+    assert (done.state.step, done.steps, done.already_done) == (24, 0, False)
+    assert train(tmp_path / "run", settings).already_done
+    heard.events.clear()
+    plain = replace(settings, evaluate_every=0)
+    done = train(tmp_path / "plain", plain, listen=heard, should_stop=should_stop)
     assert done.state.step == 24
 
 

@@ -109,10 +109,12 @@ def test_an_evaluation_that_does_not_fit_is_cut_smaller_too(
 ) -> None:
     _, wanted = run_heard(tmp_path / "whole", make_settings(data))
 
-    def evaluate_small(model: GPT, val: object, settings: RunSettings, ranks: object) -> float:
+    def evaluate_small(
+        model: GPT, val: object, settings: RunSettings, ranks: object, **more: object
+    ) -> float | None:
         if settings.micro_batch > 1:
             raise torch.OutOfMemoryError("CUDA out of memory")
-        return evaluate(model, val, settings, ranks)  # type: ignore[arg-type]
+        return evaluate(model, val, settings, ranks, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr(room, "evaluate", evaluate_small)
     result, heard = run_heard(tmp_path / "run", make_settings(data))

@@ -19,7 +19,9 @@ from lowtide.errors import (
     UsageError,
     VerificationError,
 )
-from lowtide.events import Listener, ignore
+from lowtide.events import ignore
+from lowtide.guard.process_folders import process_folder_name
+from lowtide.memory.meter import child_pids
 from lowtide.pipeline import smoke as room
 from lowtide.pipeline import start_run as start_room
 from lowtide.pipeline.choose_run import ChosenRun
@@ -27,7 +29,6 @@ from lowtide.pipeline.folder import RUN, check_folder
 from lowtide.pipeline.smoke import ChildReport, _judge, _shortened, smoke
 from lowtide.pipeline.start_run import StartedRun, smoke_lines, start_run
 from lowtide.plan.speed import Speed
-from lowtide.storage.leftovers import name_of_ours
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.units import MIB
 from tests.training.small_runs import SHAPE, VOCABULARY, Heard, make_settings, make_tokens
@@ -103,7 +104,7 @@ def test_what_killed_tests_left_is_cleared_away_and_no_folder_is_spoilt(
     dead = subprocess.Popen([sys.executable, "-c", ""])
     dead.wait()
     out = tmp_path / "run"
-    ours = name_of_ours(".lowtide-smoke-") + "-x"
+    ours = process_folder_name(".lowtide-smoke-") + "-x"
     left = ours.replace(f"-{os.getpid()}-", f"-{dead.pid}-")
     for place in (tmp_path, out / ".lowtide"):
         for name in (left, ours):
@@ -147,7 +148,7 @@ def test_an_error_of_the_child_is_told_as_its_own(
 def test_a_child_that_died_without_a_word_is_told_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    def die(asked: JsonObject, _: Listener) -> tuple[list[str], str, int]:
+    def die(asked: JsonObject, *_: object) -> tuple[list[str], str, int]:
         Path(str(asked["out"])).mkdir()
         assert Path(str(asked["out"])).is_relative_to(tmp_path)
         return [], "", -9
@@ -217,16 +218,25 @@ def test_ranks_share_the_budget_of_their_machine(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("reason", "code"), [("interrupted", 130), ("terminated", 75)])
-def test_a_stop_during_the_test_is_told_as_one_and_nothing_is_begun(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, reason: str, code: int
+def test_a_stop_during_the_test_ends_it_at_once_and_nothing_is_begun(
+    tmp_path: Path, reason: str, code: int
 ) -> None:
-    monkeypatch.setattr(room, "talk_to_child", lambda *_: ([], "KeyboardInterrupt", -2))
-    chosen = ChosenRun(settings=SETTINGS, predicted_gpu_bytes=None, peak_flops=None, ram_needs={})
+    settings = make_settings(make_tokens(tmp_path / "tokens"), steps=5000)
+    chosen = ChosenRun(settings=settings, predicted_gpu_bytes=None, peak_flops=None, ram_needs={})
+    files, processes = set(tmp_path.iterdir()), set(child_pids(os.getpid()))
+    tried: list[set[int]] = []
+
+    def should_stop() -> str | None:
+        """Asked while the child loads torch."""
+        tried.append(set(child_pids(os.getpid())) - processes)
+        return reason if len(tried) > 1 else None
+
     with pytest.raises(StoppedError) as told:
-        start(chosen, tmp_path / "run", should_stop=lambda: reason)
+        start(chosen, tmp_path / "run", should_stop=should_stop)
+    assert len(tried[-1]) == 1
+    assert set(child_pids(os.getpid())) == processes
     assert told.value.exit_code == code
-    assert "during the smoke test" in told.value.problem
-    assert not (tmp_path / "run").exists()
+    assert set(tmp_path.iterdir()) == files
 
 
 @pytest.mark.slow

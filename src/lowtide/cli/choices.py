@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import click
 
 from lowtide.errors import UsageError
+from lowtide.storage.paths import as_path
 from lowtide.units import parse_bytes, parse_count
 
 if TYPE_CHECKING:
@@ -128,6 +129,13 @@ class PlaceType(_TextType):
     def __init__(self, kind: Literal["file", "dir"]) -> None:
         self.name = "path"
         self._kind = kind
+
+    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            as_path(value)
+        except UsageError as error:
+            raise BadValue(error, param, ctx) from error
+        return value
 
     def shell_complete(
         self,

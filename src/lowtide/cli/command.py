@@ -55,12 +55,14 @@ def _of_loader(params: Mapping[str, object]) -> bool:
 
 _HAS_USE: dict[tuple[str, str], Callable[[Mapping[str, object]], bool]] = {
     **{("tokenize", name): _of_examples for name in ("template", "learn", "context", "too_long")},
+    ("tokenize", "eot_token"): lambda params: params["eot"] != "none" or _of_examples(params),
     **{("inspect", name): _of_loader for name in ("split", "batch", "windows", "seconds")},
     **{
         ("export", name): lambda params: params["to_format"] != "huggingface"
         for name in ("shard_tokens", "eot", "tokenizer")
     },
     ("export", "step"): lambda params: params["to_format"] == "huggingface",
+    ("sample", "system"): lambda params: params["chat"] is True,
     ("train", "until_empty"): lambda params: params["inbox"] is not None,
 }
 """What a file sets is not used where it has no meaning; on the command line it would be refused."""

@@ -62,9 +62,10 @@ def export_command(
 
     DIR is a folder that lowtide wrote, or a file or folder of nanoGPT, llm.c, Megatron or numpy. Nothing is
     tokenized again. The learnt bits of examples go along, in a file that only lowtide reads; with them,
-    --eot cannot move anything. Run the same command again to go on after any interruption.
+    --eot cannot move anything. Run the same command again to resume after any interruption.
 
-    With --to huggingface, DIR is the folder of a training run, and DIR2 opens in transformers.
+    With --to huggingface, DIR is the folder of a training run, and DIR2 opens in transformers, with the
+    chat template if the run has one. If DIR2 holds that export already, nothing is changed.
     """
     _refuse_strangers(to_format)
     if Path(out).is_file():
@@ -73,12 +74,12 @@ def export_command(
         from lowtide.dataset.token_dataset import need_torch
 
         need_torch("a model needs torch", instead="")
-        from lowtide.pipeline.export_model import export_model
+        from lowtide.pipeline.export_model import export_checkpoint
         from lowtide.report.progress import tell_a_person
         from lowtide.report.training_results import show_exported_model
 
-        made = export_model(path, out, step=step, listen=tell_a_person)
-        show_exported_model(made, as_json=as_json)
+        made = export_checkpoint(path, out, step=step, listen=tell_a_person)
+        show_exported_model(made.folder, already_done=made.already_done, as_json=as_json)
         return
     from lowtide.pipeline.export import export
     from lowtide.report.results import show_exported

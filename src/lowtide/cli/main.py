@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import sys
+from pathlib import Path
 
 import click
 
@@ -27,13 +28,23 @@ from lowtide.cli.usage import usage_words
 from lowtide.cli.verify import verify_command
 from lowtide.cli.watch import watch_command_line
 from lowtide.cli.why import why_command
-from lowtide.errors import LowtideError
+from lowtide.errors import LowtideError, StoppedError
+from lowtide.storage.publish import storage_error
 from lowtide.units import printable, printable_lines
 
-_OF_THE_DISK = (errno.ENOSPC, errno.EROFS)
+_OF_OUTPUT = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EFBIG,
+    errno.EIO,
+    errno.EACCES,
+    errno.EPERM,
+)
+"""What a disk says of a write to an open file, such as the one that standard output goes to."""
 EXIT_CODES = """\b
 Exit codes: 0 done, 1 failed, 2 wrong usage, 3 does not fit (nothing started),
-4 data failed verification, 75 stopped cleanly (run again to go on), 130 interrupted."""
+4 data failed verification, 75 stopped cleanly (run again to resume), 130 interrupted."""
 
 
 @click.group(
@@ -94,9 +105,12 @@ def _run(arguments: list[str]) -> int:
 
 def _tell(error: BaseException, arguments: list[str]) -> int:
     """Say what went wrong and what to do about it, on stderr; the exit code that goes with it."""
-    code = 1
+    code, word = 1, "error"
+    if isinstance(error, StoppedError):
+        word = "stopped"  # as it was asked to, which is no error
     if isinstance(error, LowtideError):
         problem, remedy, code = error.problem, error.remedy, error.exit_code
+        problem = problem.removeprefix("stopped ") if word == "stopped" else problem
     elif isinstance(error, click.ClickException):
         if _is_bare_call(error):
             error.show()
@@ -104,20 +118,23 @@ def _tell(error: BaseException, arguments: list[str]) -> int:
         problem, remedy, code = *usage_words(error, arguments), error.exit_code
     elif isinstance(error, click.Abort | KeyboardInterrupt):
         problem, remedy, code = "interrupted", "run the same command again to go on", 130
+        word = "stopped"
     elif isinstance(error, BrokenPipeError):
         return code  # whoever read from the pipe has gone
     elif isinstance(error, MemoryError):
         problem = f"out of memory{f': {error}' if str(error) else ''}"
         remedy = "pass a larger `--memory` or ask for less at a time, or free memory"
-    elif isinstance(error, OSError) and error.errno in _OF_THE_DISK:
-        where = f" {error.filename}" if error.filename else " what it has to say"
-        problem = f"cannot write{where}: {error.strerror}"
-        remedy = "free space there, or write elsewhere"
+    elif isinstance(error, OSError) and isinstance(error.filename, str):
+        told = storage_error(error, Path(error.filename), doing="use")
+        problem, remedy = told.problem, told.remedy
+    elif isinstance(error, OSError) and error.errno in _OF_OUTPUT:
+        problem = f"cannot write to standard output: {error.strerror}"
+        remedy = "free space or allow writing where it goes, or send it elsewhere"
     else:
         problem = f"{type(error).__name__}: {error}"
         remedy = "this is a fault of lowtide; run it with `--debug` and report what that prints"
     click.echo(
-        f"error: {printable_lines(problem)}\nhint: {printable_lines(remedy)}",
+        f"{word}: {printable_lines(problem)}\nhint: {printable_lines(remedy)}",
         err=True,
     )
     return code

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import click
@@ -34,5 +35,12 @@ def report_command(run: str, out: str | None, as_json: bool) -> None:
     from lowtide.report.page.show_page import show_page
     from lowtide.report.page.write_page import write_page
 
-    page = write_page(Path(run), None if out is None else Path(out))
+    def explain() -> str:
+        from lowtide.pipeline.watch_settings import state_folder
+        from lowtide.pipeline.why import Question, explain
+
+        timelines = state_folder(os.environ) / "watch"
+        return explain(Question(timelines=timelines, target=Path(run))).sentence
+
+    page = write_page(Path(run), None if out is None else Path(out), explain=explain)
     show_page(page, as_json=as_json)

@@ -17,11 +17,14 @@ from lowtide.cli.command import Command, examples
         "lowtide sample run --prompt 'The tide'",
         "lowtide sample run --prompt 'The tide' --samples 3 --temperature 1 --top-k 50",
         "… | lowtide sample run --prompt - --count 200",
+        "lowtide sample tuned --chat --prompt 'What is the tide?'",
         read_on="docs/training.md",
     ),
 )
 @click.argument("path", type=FOLDER, metavar="RUN")
 @click.option("--prompt", required=True, metavar="TEXT", help="What to go on from; - reads stdin.")
+@click.option("--chat", is_flag=True, help="The prompt is a message; print the answer to it.")
+@click.option("--system", metavar="TEXT", help="System message before it, with --chat.")
 @click.option("--count", type=COUNT, default=100, show_default=True, help="Most tokens to add.")
 @click.option(
     "--temperature",
@@ -49,6 +52,8 @@ from lowtide.cli.command import Command, examples
 def sample_command(
     path: str,
     prompt: str,
+    chat: bool,
+    system: str | None,
     count: int,
     temperature: float,
     top_k: int | None,
@@ -63,6 +68,9 @@ def sample_command(
 
     RUN is a folder of `lowtide train`, also while it trains: the newest checkpoint speaks. Or the folder
     of a GPT-2 for Hugging Face, with safetensors. The text appears as it is made.
+
+    With --chat the prompt goes through the chat template that the run keeps, the one its examples were
+    tokenized with, and the answer ends where the template ends a turn.
     """
     from lowtide.dataset.token_dataset import need_torch
 
@@ -83,6 +91,8 @@ def sample_command(
         samples=samples,
         step=step,
         device=device,
+        chat=chat,
+        system=system,
         listen=tell_a_person,
     )
-    show_samples(text, streams, as_json=as_json)
+    show_samples(text, streams, as_json=as_json, shows_prompt=not chat)

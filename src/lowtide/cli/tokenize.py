@@ -36,7 +36,7 @@ from lowtide.pipeline.stop_signals import listen_for_stops
         "lowtide tokenize chats.jsonl --examples chat --out tokens",
         "lowtide tokenize corpus --out tokens --memory 512MiB --dry-run",
         read_on="docs/concepts.md and docs/examples.md",
-        note="Run the same command again to go on after any interruption.",
+        note="Run the same command again to resume after any interruption.",
     ),
 )
 @click.argument("inputs", nargs=-1, required=True, type=FILE, metavar="INPUT...")
@@ -67,21 +67,22 @@ from lowtide.pipeline.stop_signals import listen_for_stops
 @click.option(
     "--val",
     type=SHARE,
-    default=0.0005,
-    show_default=True,
-    help="Share held out for validation.",
+    help="Share held out for validation.  [default: 0.0005; of a single document 0.1, at most 1 MB]",
 )
 @click.option(
     "--split",
     type=click.Choice(["hash", "tail"]),
-    default="hash",
-    show_default=True,
-    help="Hold out documents by a hash of their text, or the last part.",
+    help="Hold out documents by a hash of their text, or the end.  [default: hash; of a single document tail]",
 )
 @click.option(
     "--eot",
     type=EOT,
     help="Place of the end-of-text token.  [default: end; start for llmc; none for examples]",
+)
+@click.option(
+    "--eot-token",
+    metavar="TEXT",
+    help="The end-of-text token by name.  [default: <|endoftext|>, </s> or another usual one]",
 )
 @click.option(
     "--bad-text",

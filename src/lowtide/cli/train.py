@@ -38,7 +38,7 @@ if TYPE_CHECKING:
         "lowtide train tokens --init pretrained --out tuned",
         "lowtide train --inbox batches --init pretrained --out run",
         read_on="docs/training.md, docs/finetuning.md and docs/inbox.md",
-        note="Run the same command again to go on after any interruption.",
+        note="Run the same command again to resume after any interruption.",
     ),
 )
 @click.argument("data", type=FILE, metavar="DATA", required=False)
@@ -89,11 +89,12 @@ if TYPE_CHECKING:
     "--memory",
     type=SIZE_OR_SHARE,
     metavar="SIZE",
-    help="Budget such as 8GiB or 50%.  [default: 90%]",
+    help="Budget such as 8GiB or 50%.  [default: leaves a quarter of the memory free]",
 )
 @click.option("--wandb", metavar="PROJECT", help="Send curves to Weights & Biases as well.")
 @click.option("--smoke", is_flag=True, help="Only try it: ten steps, an evaluation, a checkpoint.")
 @click.option("--no-smoke", is_flag=True, help="Begin a long run without trying it first.")
+@click.option("--yes", is_flag=True, help="Begin a run that will take more than a week.")
 @click.option("--restart", is_flag=True, help="Begin again, removing what a run left in RUN.")
 @json_option
 @quiet_option
@@ -108,6 +109,7 @@ def train_command(
     wandb: str | None,
     smoke: bool,
     no_smoke: bool,
+    yes: bool,
     restart: bool,
     as_json: bool,
     quiet: bool,
@@ -127,12 +129,15 @@ def train_command(
     """
     _let_segments_grow(os.environ)
     _let_threads_sleep(os.environ)
+    os.environ["PYTHONSAFEPATH"] = (
+        "1"  # torch's compiler starts Python, which would import from here
+    )
     from lowtide.dataset.token_dataset import need_torch
     from lowtide.pipeline.choose_run import Asked, choose_run
     from lowtide.plan.measured import speeds_file
 
     need_torch("training needs torch", instead="")
-    asked = Asked(plan=Path(plan) if plan else None, **wished)  # type: ignore[arg-type]
+    asked = Asked(plan=Path(plan) if plan else None, memory=memory, **wished)  # type: ignore[arg-type]
     speeds = speeds_file(os.environ)
     if data is None or inbox is not None:
         _refuse_mixtures(data, inbox, smoke=smoke)
@@ -141,26 +146,27 @@ def train_command(
         return
     if until_empty:
         raise UsageError("DATA has an end of its own", remedy="leave `--until-empty` out")
+    # until the run begins, a signal ends the command at once
     chosen = choose_run(data, out, asked, restart=restart, slurm=os.environ, speeds=speeds)
-    with listen_for_stops() as should_stop:
-        from lowtide.pipeline.start_run import refuse_problems, start_run
-        from lowtide.report.progress import show_progress
-        from lowtide.report.training_results import show_smoke, show_trained
+    from lowtide.pipeline.start_run import refuse_problems, start_run
+    from lowtide.report.progress import show_progress
+    from lowtide.report.training_results import show_smoke, show_trained
 
-        with show_progress(quiet=quiet) as listen:
-            started = start_run(
-                chosen,
-                out,
-                environment=os.environ,
-                memory=memory,
-                wandb=wandb,
-                only_smoke=smoke,
-                without_smoke=no_smoke,
-                restart=restart,
-                listen=listen,
-                should_stop=should_stop,
-                speeds=speeds,
-            )
+    with listen_for_stops() as should_stop, show_progress(quiet=quiet) as listen:
+        started = start_run(
+            chosen,
+            out,
+            environment=os.environ,
+            memory=memory,
+            wandb=wandb,
+            only_smoke=smoke,
+            without_smoke=no_smoke,
+            restart=restart,
+            listen=listen,
+            should_stop=should_stop,
+            speeds=speeds,
+            accepts_weeks=yes,
+        )
     if started.smoke is not None and started.run is None:
         show_smoke(started.smoke, as_json=as_json)
         refuse_problems(started.smoke)
@@ -201,23 +207,22 @@ def _train_on_inbox(
     from lowtide.pipeline.inbox.choose import choose_inbox_run
 
     chosen = choose_inbox_run(inbox, out, asked, restart=restart, slurm=os.environ, speeds=speeds)
-    with listen_for_stops() as should_stop:
-        from lowtide.pipeline.inbox.start import start_inbox
-        from lowtide.report.inbox_results import show_inbox_run
-        from lowtide.report.progress import show_progress
+    from lowtide.pipeline.inbox.start import start_inbox
+    from lowtide.report.inbox_results import show_inbox_run
+    from lowtide.report.progress import show_progress
 
-        with show_progress(quiet=quiet) as listen:
-            run = start_inbox(
-                chosen,
-                out,
-                environment=os.environ,
-                memory=memory,
-                wandb=wandb,
-                until_empty=until_empty,
-                restart=restart,
-                listen=listen,
-                should_stop=should_stop,
-            )
+    with listen_for_stops() as should_stop, show_progress(quiet=quiet) as listen:
+        run = start_inbox(
+            chosen,
+            out,
+            environment=os.environ,
+            memory=memory,
+            wandb=wandb,
+            until_empty=until_empty,
+            restart=restart,
+            listen=listen,
+            should_stop=should_stop,
+        )
     show_inbox_run(run, chosen.run.settings, as_json=as_json)
 
 

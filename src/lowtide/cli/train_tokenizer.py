@@ -35,7 +35,7 @@ from lowtide.pipeline.stop_signals import listen_for_stops
         "lowtide train-tokenizer corpus --out mine --memory 512MiB --dry-run",
         "lowtide tokenize corpus --tokenizer mine --out tokens",
         read_on="docs/tokenizer.md",
-        note="Run the same command again to go on after any interruption.",
+        note="Run the same command again to resume after any interruption.",
     ),
 )
 @click.argument("inputs", nargs=-1, required=True, type=FILE, metavar="INPUT...")

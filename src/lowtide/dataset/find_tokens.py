@@ -34,6 +34,7 @@ from lowtide.shards.payload import read_exactly, reading
 from lowtide.shards.read import Dataset, TokenSplit
 from lowtide.shards.read import open_dataset as open_at
 from lowtide.storage.fingerprint import digest_file
+from lowtide.storage.paths import as_path
 from lowtide.units import KIB, format_count
 
 RUN_RECORD = "lowtide-run.json"
@@ -61,7 +62,7 @@ def open_dataset(path: str | Path, *, tokenizer: str | None = None) -> Dataset:
 
     Ids: `lowtide.open_dataset("tokens").splits["train"].read(0, 1025)`.
     """
-    place = Path(path)
+    place = as_path(path)
     refuse_what_is_no_dataset(place)
     named = tokenizer_record(tokenizer)
     dataset = open_at(place, tokenizer=named)

@@ -49,10 +49,10 @@ class Job:
         self._handle = _open_handle(pid)
 
     def members(self) -> list[int]:
-        """Who is alive of it; never this process, or what it started for itself."""
-        if self.box is not None:
-            return [pid for pid in self.box.members() if not _is_zombie(pid)]
-        found = set(tree_of(self.pid)) if self.is_running else set()
+        """Who is alive of it, in its box or outside; never this process, or what it started for itself."""
+        found = set(self.box.members()) if self.box is not None else set()
+        if self.is_running:
+            found |= set(tree_of(self.pid))
         for pid, began in self._known.items():
             if pid not in found and began and start_time(pid) == began:
                 found |= set(tree_of(pid))

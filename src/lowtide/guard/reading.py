@@ -117,12 +117,13 @@ class Reader:
         return self.find_members() if self.find_members else list(tree_of(self.pid))
 
     def _private(self, now: float, uses: Sequence[ProcessUse], *, exactly: bool) -> int:
-        """A box counts every page once; else counters, less what the last exact look at these very processes
-        found counted twice. A single process shares with nobody."""
-        boxed = self.box.private_bytes() if self.box is not None else None
-        if boxed is not None:
-            return boxed
+        """A box that all are in counts every page once; else counters, less what the last exact look at these
+        very processes found counted twice. A single process shares with nobody."""
         counters, pids = sum(use.private_bytes for use in uses), frozenset(use.pid for use in uses)
+        if self.box is not None and pids <= set(self.box.members()):
+            boxed = self.box.private_bytes()
+            if boxed is not None:
+                return boxed
         if len(uses) > 1 and (exactly or now >= self._next_exact):
             exact = sum(measure_tree(pid, alone=True).private_bytes for pid in pids)
             self._counted_twice, self._counted = max(0, counters - exact), pids

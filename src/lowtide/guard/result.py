@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from lowtide.events import Note
 from lowtide.guard.forecast import Forecast
+from lowtide.guard.gpus import GpuReading
 from lowtide.guard.job import JobEnd
 from lowtide.guard.reading import Reading
 from lowtide.guard.stages import Alert
@@ -28,3 +29,5 @@ class WatchResult:
     timeline: Path
     forced: bool
     """Whether the guard ended it."""
+    fullest_gpus: tuple[GpuReading, ...] = ()
+    """Each card that was read, when it was fullest."""

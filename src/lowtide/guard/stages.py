@@ -60,28 +60,39 @@ def judge_reading(reading: Reading, lines: Lines) -> tuple[Response, str]:
 
 
 class Steps:
-    """Tells of every stage once, until the job has been clearly below it."""
+    """Tells of every stage once, until the job has been clearly below it.
+
+    A job that is not ended at its limit is told of there, and again at each doubling.
+    """
 
     def __init__(self, lines: Lines) -> None:
         self._lines = lines
+        self._next_bytes = lines.limit_bytes
+        """The use beyond the last stage that is told of next."""
         self.stage = Response.CALM
 
     def would_rise(self, reading: Reading) -> bool:
         """Whether this reading is worth a second, exact one."""
-        return judge_reading(reading, self._lines)[0] > self.stage
+        return judge_reading(reading, self._lines)[0] > self.stage or self._is_beyond(reading)
 
     def see(self, reading: Reading) -> Alert | None:
         """What is new, or None."""
         stage, reason = judge_reading(reading, self._lines)
-        if stage > self.stage:
-            self.stage = stage
+        if stage > self.stage or self._is_beyond(reading):
+            self.stage = max(stage, self.stage)
+            while self._is_beyond(reading):
+                self._next_bytes *= 2
             return Alert(stage=stage, reason=reason, top=reading.top)
-        if (
-            stage < self.stage
-            and judge_reading(_a_little_more(reading), self._lines)[0] < self.stage
-        ):
+        calmer = _a_little_more(reading)
+        if stage < self.stage and judge_reading(calmer, self._lines)[0] < self.stage:
             self.stage = stage
+        while self._next_bytes > max(2 * calmer.used_bytes, self._lines.limit_bytes):
+            self._next_bytes //= 2
         return None
+
+    def _is_beyond(self, reading: Reading) -> bool:
+        may_go_on = self._lines.most < Response.END
+        return may_go_on and reading.used_bytes >= self._next_bytes
 
 
 def _a_little_more(reading: Reading) -> Reading:

@@ -43,10 +43,10 @@ class Budget:
 def choose_budget(text: str | None, limit: MemoryLimit, *, generous: bool = False) -> Budget:
     """`"1GiB"` as named, `"50%"` of the limit, `None` a modest share; never more than the limit.
 
-    Generous, for work whose size the user has chosen already, such as a model: `None` takes nearly all.
+    Generous, for work whose size the user has chosen already, such as a model: `None` leaves a quarter free.
     """
     if text is None:
-        found = _most_bytes(limit.total_bytes) if generous else _default_bytes(limit.total_bytes)
+        found = limit.spare_bytes if generous else _default_bytes(limit.total_bytes)
         return Budget(total_bytes=found, source="default", limit=limit)
     total_bytes = _named_bytes(text, limit)
     if total_bytes > limit.total_bytes:

@@ -14,8 +14,8 @@ from types import MappingProxyType
 
 from lowtide.errors import UsageError
 from lowtide.memory.cgroups import CgroupLimit, cgroup_limits, memory_cgroups
-from lowtide.memory.other_systems import available_ram_bytes
-from lowtide.memory.proc_files import available_bytes
+from lowtide.memory.other_systems import available_ram_bytes, installed_ram_bytes
+from lowtide.memory.proc_files import available_bytes, total_ram_bytes
 from lowtide.units import MIB
 
 AVAILABLE = "available memory"
@@ -32,6 +32,8 @@ class LimitCandidate:
     total_bytes: int
     used_bytes: int | None = None
     """What is already charged against it, where the source knows."""
+    whole_bytes: int | None = None
+    """Of which it is the free part; None where it is the whole itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +50,14 @@ class MemoryLimit:
     @property
     def total_bytes(self) -> int:
         return self.binding.total_bytes
+
+    @property
+    def spare_bytes(self) -> int:
+        """What may be taken of it that leaves a quarter of every limit free, and of the machine's memory."""
+        spares = (
+            one.total_bytes - (one.whole_bytes or one.total_bytes) // 4 for one in self.candidates
+        )
+        return max(0, min(spares))
 
     @property
     def source(self) -> str:
@@ -101,7 +111,7 @@ def _slurm_number(slurm: Mapping[str, str], name: str) -> int | None:
 
 
 def _of_memory(root: Path) -> LimitCandidate:
-    available = available_bytes(root)
+    available, installed = available_bytes(root), total_ram_bytes(root)
     if available is None:  # macOS, Windows
-        available = available_ram_bytes()
-    return LimitCandidate(source=AVAILABLE, total_bytes=available)
+        available, installed = available_ram_bytes(), installed_ram_bytes()
+    return LimitCandidate(source=AVAILABLE, total_bytes=available, whole_bytes=installed)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from lowtide.errors import DataError, UsageError, VerificationError
 from lowtide.model.shape import ModelShape
+from lowtide.storage.decode_json import decode_json
 from lowtide.storage.names import FileName
 from lowtide.storage.publish import storage_errors
 from lowtide.units import format_bytes, format_count
@@ -62,7 +63,7 @@ def weight_files(folder: Path) -> list[Path]:
             remedy="save the model with transformers' `save_pretrained`, which writes safetensors",
         )
     try:
-        named = set(msgspec.json.decode(index.read_bytes(), type=_Index).weight_map.values())
+        named = set(decode_json(index.read_bytes(), _Index).weight_map.values())
         return [folder / name for name in sorted(named)]
     except msgspec.DecodeError as error:
         raise DataError(

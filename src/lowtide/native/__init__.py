@@ -8,6 +8,7 @@ Costs: 80 KB, loaded at the first use.
     map_files                                             pieces out of mapped files, without SIGBUS
     file_stamps                                           which files are still the same
     best_fit                                              lengths packed into rows
+    watch_maps                                            maps that others read, without SIGBUS
     layout                                                what Python sees of all this, as one table
 
 C, because neither numpy nor a library that others keep does these fast enough in bounded memory;
@@ -131,6 +132,9 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "lt_merger_recounts": (c_uint64, [c_void_p]),
     "lt_map_file": (c_int, [c_int, c_uint64, c_int, POINTER(c_void_p)]),
     "lt_unmap_file": (None, [c_void_p, c_uint64]),
+    "lt_watch_map": (c_int, [c_void_p, c_uint64]),
+    "lt_map_broken": (c_int, [c_int]),
+    "lt_let_map_go": (None, [c_int]),
     "lt_copy_pieces": (c_uint64, [c_uint64, c_void_p, c_void_p, c_void_p]),
     "lt_widen_rows": (
         c_uint64,

@@ -99,6 +99,9 @@ STRUCTS(DECLARE_STRUCT)
     FUNCTION(uint64_t, lt_merger_recounts, const Merger *)                                                            \
     FUNCTION(int, lt_map_file, int, uint64_t, int, void **)                                                           \
     FUNCTION(void, lt_unmap_file, void *, uint64_t)                                                                   \
+    FUNCTION(int, lt_watch_map, const void *, uint64_t)                                                               \
+    FUNCTION(int, lt_map_broken, int)                                                                                 \
+    FUNCTION(void, lt_let_map_go, int)                                                                                \
     FUNCTION(uint64_t, lt_copy_pieces, uint64_t, const uint64_t *, const uint64_t *, const uint64_t *)                \
     FUNCTION(uint64_t, lt_widen_rows, uint64_t, uint64_t, int, const uint64_t *, int64_t *, int64_t *, uint32_t *)    \
     FUNCTION(void, lt_fetch_pieces, uint64_t, const uint64_t *, const uint64_t *)                                     \

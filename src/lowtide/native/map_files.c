@@ -3,7 +3,10 @@
    A page beyond the end of a mapped file cannot be read; the kernel says so with a signal that ends the
    process. No check beforehand helps, for the file may be cut between check and copy. So the copy runs with
    a handler in place that leaps out of it, in the thread that met the page and for addresses inside the piece
-   being copied; any other SIGBUS goes to whoever had the signal before. */
+   being copied; any other SIGBUS goes to whoever had the signal before.
+
+   Where a library reads the map, nothing may leap out of it. There the map is watched instead: from the missing
+   page on it is replaced by zeros, reading goes on, and whoever watches asks afterwards whether that happened. */
 
 #define _GNU_SOURCE /* madvise, beyond plain C11 */
 #include <errno.h>
@@ -28,10 +31,37 @@ static _Thread_local volatile sig_atomic_t passed_on; /* a fault of this thread 
 static struct sigaction before_us;
 static atomic_flag installing = ATOMIC_FLAG_INIT;
 
+#define MOST_WATCHED 1024
+static struct {
+    atomic_int taken, broken;
+    atomic_uintptr_t start, end; /* equal while nothing is watched */
+} watched[MOST_WATCHED];
+static uintptr_t page_bytes; /* sysconf is not for signal handlers */
+
+/* Whether the address lay in a watched map, which now has zeros from this page to its end. */
+static bool patch_watched(uintptr_t address) {
+    for (int slot = 0; slot < MOST_WATCHED; slot++) {
+        uintptr_t start = atomic_load(&watched[slot].start), end = atomic_load(&watched[slot].end);
+        if (address < start || address >= end)
+            continue;
+        uintptr_t page = address / page_bytes * page_bytes;
+        atomic_store(&watched[slot].broken, 1);
+        /* Not writable: a fence on private memory (RLIMIT_DATA) does not count it. */
+        return mmap((void *)page, (size_t)(end - page), PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
+               MAP_FAILED;
+    }
+    return false;
+}
+
 static void on_bus_error(int number, siginfo_t *info, void *context) {
     uintptr_t address = (uintptr_t)info->si_addr;
     if (address >= piece_start && address < piece_end)
         siglongjmp(landing, 1);
+    int error = errno;
+    if (info->si_code > 0 && patch_watched(address)) {
+        errno = error;
+        return;
+    }
     struct sigaction next = before_us;
     bool nobody = !(next.sa_flags & SA_SIGINFO) &&
                   (next.sa_handler == SIG_DFL || next.sa_handler == SIG_IGN);
@@ -87,6 +117,35 @@ int lt_map_file(int descriptor, uint64_t bytes, int scattered, void **address) {
 }
 
 void lt_unmap_file(void *address, uint64_t bytes) { munmap(address, (size_t)bytes); }
+
+/* Watch a map that begins at a page: its number, or -1 where too many are watched. It must be let go before it
+   is unmapped. */
+int lt_watch_map(const void *address, uint64_t bytes) {
+    page_bytes = (uintptr_t)sysconf(_SC_PAGESIZE);
+    stand_first();
+    for (int slot = 0; slot < MOST_WATCHED; slot++) {
+        int free_slot = 0;
+        if (!atomic_compare_exchange_strong(&watched[slot].taken, &free_slot, 1))
+            continue;
+        atomic_store(&watched[slot].broken, 0);
+        atomic_store(&watched[slot].start, (uintptr_t)address);
+        atomic_store(&watched[slot].end, (uintptr_t)address + (uintptr_t)bytes);
+        return slot;
+    }
+    return -1;
+}
+
+/* Whether a page of it was missing since it is watched. */
+int lt_map_broken(int slot) {
+    stand_first();
+    return atomic_load(&watched[slot].broken);
+}
+
+void lt_let_map_go(int slot) {
+    atomic_store(&watched[slot].end, 0); /* first: never a range of one map's start and another's end */
+    atomic_store(&watched[slot].start, 0);
+    atomic_store(&watched[slot].taken, 0);
+}
 
 /* Copy pieces out of mapped files. Returns `count`, or the number of the first piece that has a page beyond
    its file's end (pieces after it were not copied). */
@@ -190,6 +249,15 @@ int lt_map_file(int descriptor, uint64_t bytes, int scattered, void **address) {
     return ENOSYS;
 }
 void lt_unmap_file(void *address, uint64_t bytes) { (void)address, (void)bytes; }
+int lt_watch_map(const void *address, uint64_t bytes) {
+    (void)address, (void)bytes;
+    return 0;
+}
+int lt_map_broken(int slot) {
+    (void)slot;
+    return 0;
+}
+void lt_let_map_go(int slot) { (void)slot; }
 uint64_t lt_copy_pieces(uint64_t count, const uint64_t *sources, const uint64_t *targets,
                         const uint64_t *bytes) {
     (void)count, (void)sources, (void)targets, (void)bytes;

@@ -10,21 +10,26 @@ from pathlib import Path
 from lowtide.dataset.settings import WindowKind
 from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import DoesNotFitError, UsageError
-from lowtide.model.needs import peak_of_run
+from lowtide.model.needs import Device, peak_of_run
+from lowtide.model.shape import SHAPES
 from lowtide.pipeline.plan import look_at_data, make_plan
 from lowtide.pipeline.run_source import is_of_inbox
 from lowtide.plan.finetune import FineTuning, finetune_settings
 from lowtide.plan.fit import RECIPES, largest_micro_batch
 from lowtide.plan.machine import LIBRARY_BYTES, Machine, choose_machine, cpu_machine
-from lowtide.plan.measured import read_speeds
+from lowtide.plan.make_plan import ModelPlan
+from lowtide.plan.measured import MeasuredSpeed, read_speeds, remember_speed
 from lowtide.plan.plan_file import read_plan
-from lowtide.plan.speed import Speed, predict_speed
+from lowtide.plan.speed import MEASURED_HERE, Speed, hours_of_run, predict_speed
+from lowtide.storage.paths import as_path
 from lowtide.storage.publish import storage_errors
 from lowtide.training.run_folder import RUN_NAME, read_run_record
 from lowtide.training.settings import RunSettings, steps_for
 from lowtide.units import format_bytes
 
 _MOST_EPOCHS = 1e9
+_TIMED_HOURS = 0.05
+"""Before a longer run on a CPU some steps are timed; a shorter one is over sooner than anyone plans."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,6 +48,8 @@ class Asked:
     tokenizer: str | None = None
     init: str | None = None
     epochs: float | None = None
+    memory: str | None = None
+    """The budget, which decides what fits on a CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +71,13 @@ class ChosenRun:
         if self.speed is None:
             return None
         settings = self.settings
-        return settings.steps * settings.batch_tokens / self.speed.tokens_per_second / 3600
+        return hours_of_run(
+            settings.steps,
+            batch_tokens=settings.batch_tokens,
+            evaluate_every=settings.evaluate_every,
+            evaluate_tokens=settings.evaluate_windows * settings.shape.context,
+            speed=self.speed,
+        )
 
 
 def choose_run(
@@ -76,9 +89,12 @@ def choose_run(
     slurm: Mapping[str, str],
     speeds: Path | None = None,
 ) -> ChosenRun:
-    """Settings that fit the machine; DoesNotFitError, before anything starts, for what does not."""
+    """Settings that fit the machine; DoesNotFitError, before anything starts, for what does not.
+
+    On a CPU a few steps are timed where the run will take minutes and its speed is not known.
+    """
     _check_end(asked)
-    with storage_errors(Path(out), doing="read"):
+    with storage_errors(as_path(out), doing="read"):
         stands = (Path(out) / RUN_NAME).exists() and not restart
     if stands:
         refuse_other_kind(Path(out), inbox=False)
@@ -90,7 +106,11 @@ def choose_run(
     else:
         base = _plan_now(data, asked, slurm, speeds)
     settings = with_wishes(replace(base, data=str(Path(data).absolute())), asked)
-    return fit_to_machine(settings, slurm=slurm, speeds=speeds)
+    chosen = fit_to_machine(settings, slurm=slurm, speeds=speeds, memory=asked.memory)
+    if stands or not _is_slow(settings.device, chosen):
+        return chosen
+    _time_here(settings, chosen.machine_name, speeds)
+    return fit_to_machine(settings, slurm=slurm, speeds=speeds, memory=asked.memory)
 
 
 def refuse_other_kind(out: Path, *, inbox: bool) -> None:
@@ -115,10 +135,16 @@ def as_it_stands(out: Path, asked: Asked) -> RunSettings:
 
 
 def fit_to_machine(
-    settings: RunSettings, *, slurm: Mapping[str, str], speeds: Path | None
+    settings: RunSettings,
+    *,
+    slurm: Mapping[str, str],
+    speeds: Path | None,
+    memory: str | None = None,
 ) -> ChosenRun:
     """The settings with what is known of the machine; DoesNotFitError for what does not fit."""
-    machine = choose_machine(slurm=slurm) if settings.device == "cuda" else cpu_machine(slurm)
+    machine = (
+        choose_machine(slurm=slurm) if settings.device == "cuda" else cpu_machine(slurm, memory)
+    )
     if settings.device == "cuda" and machine.device == "cpu":  # torch itself says so
         return ChosenRun(settings=settings, predicted_gpu_bytes=None, peak_flops=None, ram_needs={})
     predicted = check_fit(settings, machine)
@@ -211,8 +237,14 @@ def _tune_now(data: str | Path, init: str, asked: Asked, slurm: Mapping[str, str
         steps=asked.steps,
         batch_tokens=asked.batch_tokens,
     )
-    machine = cpu_machine(slurm) if asked.device == "cpu" else choose_machine(slurm=slurm)
-    return finetune_settings(tuning, found, machine)
+    return finetune_settings(tuning, found, machine_for(asked, slurm))
+
+
+def machine_for(asked: Asked, slurm: Mapping[str, str]) -> Machine:
+    """The CPU where that was asked for, else what is here."""
+    if asked.device == "cpu":
+        return cpu_machine(slurm, asked.memory)
+    return choose_machine(slurm=slurm, memory=asked.memory)
 
 
 def _count_windows(
@@ -230,22 +262,53 @@ def _count_windows(
 
 
 def _plan_now(
-    data: str | Path, asked: Asked, slurm: Mapping[str, str], speeds: Path | None
+    data: str | Path,
+    asked: Asked,
+    slurm: Mapping[str, str],
+    speeds: Path | None,
 ) -> RunSettings:
+    """On a CPU the model and the length follow from how fast it is: timed until the chosen model was."""
     tokens = None
     if asked.epochs is not None:
         tokens = max(1, round(asked.epochs * look_at_data(data, asked.tokenizer).train_tokens))
-    return make_plan(
-        data,
-        model=asked.model,
-        context=asked.context,
-        batch_tokens=asked.batch_tokens,
-        tokens=tokens,
-        tokenizer=asked.tokenizer,
-        machine=cpu_machine(slurm) if asked.device == "cpu" else None,
-        slurm=slurm,
-        speeds=speeds,
-    ).settings
+    for _ in SHAPES:
+        plan = make_plan(
+            data,
+            model=asked.model,
+            context=asked.context,
+            batch_tokens=asked.batch_tokens,
+            tokens=tokens,
+            tokenizer=asked.tokenizer,
+            machine=machine_for(asked, slurm),
+            speeds=speeds,
+        )
+        if asked.model or asked.steps or tokens or not _is_slow(plan.machine.device, plan.chosen):
+            break
+        if not _time_here(plan.settings, plan.machine.name, speeds):
+            break
+    return plan.settings
+
+
+def _is_slow(device: Device, chosen: ModelPlan | ChosenRun) -> bool:
+    """Whether a run on the CPU will take minutes, by a speed that was not measured."""
+    known = chosen.speed is not None and chosen.speed.basis == MEASURED_HERE
+    return device == "cpu" and not known and (chosen.hours or 0.0) > _TIMED_HOURS
+
+
+def _time_here(settings: RunSettings, machine: str, speeds: Path | None) -> bool:
+    """Whether some steps were timed, and their speed is remembered for the plan."""
+    if speeds is None:
+        return False
+    from lowtide.training.time_steps import time_steps  # with torch
+
+    measured = MeasuredSpeed(
+        machine=machine,
+        recipe=settings.recipe,
+        tokens_per_second=time_steps(settings),
+        shape=settings.shape,
+    )
+    remember_speed(speeds, measured)
+    return True
 
 
 def with_wishes(base: RunSettings, asked: Asked) -> RunSettings:

@@ -22,6 +22,7 @@ import lowtide
 from lowtide.errors import DoesNotFitError, StorageError, UsageError
 from lowtide.guard.box import open_box
 from lowtide.guard.doctor.check_disk import IN_MEMORY, file_system
+from lowtide.guard.process_folders import process_folder_name, remove_orphan_folders
 from lowtide.memory.limits import MemoryLimit
 from lowtide.pipeline.comparing.growth import Growth, Measured, fit_growth
 from lowtide.pipeline.comparing.run_boxed import (
@@ -37,7 +38,6 @@ from lowtide.pipeline.comparing.ways import Task, Way, choose_ways, write_tokeni
 from lowtide.pipeline.watch_run import ShouldStop, never_stop
 from lowtide.source.find_inputs import InputFormat, survey_inputs
 from lowtide.source.skipped import describe_skipped
-from lowtide.storage.leftovers import name_of_ours, remove_folders_of_the_dead
 from lowtide.tokenizer.vocabulary import load_vocabulary
 from lowtide.units import MIB, format_bytes, format_seconds
 
@@ -262,8 +262,10 @@ def _temporary_folder(settings: CompareSettings, tell: Tell) -> Iterator[Path]:
     with _disk_errors(place):
         place.mkdir(parents=True, exist_ok=True)
         _refuse_little_room(place, settings.sample_bytes)
-        remove_folders_of_the_dead(place, _PREFIX)
-        folder = Path(tempfile.mkdtemp(prefix=f"{name_of_ours(_PREFIX)}-", dir=place)).absolute()
+        remove_orphan_folders(place, _PREFIX)
+        folder = Path(
+            tempfile.mkdtemp(prefix=f"{process_folder_name(_PREFIX)}-", dir=place)
+        ).absolute()
     if file_system(folder.resolve(), Path("/")) in IN_MEMORY:
         text = f"{place} lies in memory: what a way writes counts in its box; `--work` takes a disk"
         tell(f"warning: {text}", False)

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from queue import SimpleQueue
 
-from lowtide.errors import DataError
+from lowtide.errors import ReservedTextError
 from lowtide.pipeline.held_out_text import HeldOutText
 from lowtide.pipeline.job import Counts, add_block
 from lowtide.pipeline.train_job import CountProgress, store_count_progress
@@ -157,9 +157,10 @@ class CountRun:
             return
         text = block.text
         if text.count(b"\0") != block.document_count and text.count(MARKER) != block.document_count:
-            raise DataError(
+            raise ReservedTextError(
                 f"a text contains {MARKER!r}, which lowtide puts between documents",
                 remedy="remove these bytes from the text; no other text is reserved",
+                text=MARKER,
             )
 
     def _count(self, text: bytes) -> None:

@@ -18,6 +18,7 @@ from lowtide.guard.doctor import (
     check_torch,
 )
 from lowtide.guard.doctor.checks import Check, advice, gravest_first, ok, problem
+from lowtide.storage.paths import as_path
 from lowtide.storage.publish import storage_errors
 from lowtide.units import MIB, format_bytes
 
@@ -42,7 +43,7 @@ def examine_machine(
     checks = [
         *_memory(root, environ, container),
         *_system(root, container),
-        *_disk(Path(path), root, container, quick=quick),
+        *_disk(as_path(path), root, container, quick=quick),
         _check_temporary(root, environ),
         _check_shared_memory(root, container),
         *_torch(root, environ, container, quick=quick, listen=listen),

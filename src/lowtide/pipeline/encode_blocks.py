@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ from lowtide.tokenizer.encode import (
     reference_bytes,
 )
 from lowtide.tokenizer.learnt_tokens import Lengths, find_learnt
-from lowtide.tokenizer.reference_apart import OutOfRoomError, bytes_per_text_byte
+from lowtide.tokenizer.reference_apart import ReferenceMemoryError, bytes_per_text_byte
 from lowtide.units import MIB, format_bytes, round_up_to_mib
 
 _TURN_SECONDS = 0.0005
@@ -88,7 +88,7 @@ class _Seat:
 
 
 class _UnderWay(NamedTuple):
-    """A block that a thread has, or has done."""
+    """A block that was given to a thread, and its future."""
 
     block: Block
     continues: bool
@@ -107,9 +107,9 @@ class BlockEncoder:
         self._recipe = recipe
         self._allowances = allowances
         self._generation = 0
-        self._room_bytes = allowances.room_bytes
+        self._allowance_bytes = allowances.reference_allowance_bytes
         self._ended_apart_bytes = 0
-        first.give_room(self._room_bytes)
+        first.set_allowance(self._allowance_bytes)
         self._seats = [*(_Seat() for _ in range(allowances.workers - 1)), _Seat(first)]
         # the seat that worked last works next, so that a small job makes no encoder beside the first
         self._idle: LifoQueue[_Seat] = LifoQueue()
@@ -117,7 +117,9 @@ class BlockEncoder:
             self._idle.put(seat)
         self._bytes_when_made = _own_bytes()
 
-    def encode_in_order(self, blocks: Iterator[Block], *, continues: bool) -> Iterator[EncodedRun]:
+    def encode_in_order(
+        self, blocks: Iterator[Block], *, continues: bool
+    ) -> Generator[EncodedRun, None, None]:
         """One run for each block, in order; two blocks more than there are workers are under way.
 
         `continues` says whether the first block opens inside a document.
@@ -146,8 +148,14 @@ class BlockEncoder:
         """Have every encoder forget its words before it takes another block."""
         self._generation += 1
 
+    def close(self) -> None:
+        """End the reference's processes. The runs of `encode_in_order` are closed first."""
+        for seat in self._seats:
+            if seat.encoder is not None:
+                seat.encoder.close()
+
     def take_apart_bytes(self) -> int:
-        """The most that the reference's processes held; what those held that have ended counts once."""
+        """Peak memory of the reference's children since the last call, ended ones included."""
         ended, self._ended_apart_bytes = self._ended_apart_bytes, 0
         return max(ended, self._apart_bytes())
 
@@ -159,11 +167,11 @@ class BlockEncoder:
         return len(block.text) > 4 * self._allowances.block_bytes
 
     def _take(self, waiting: deque[_UnderWay]) -> EncodedRun:
-        """The oldest block's run. Done again with nothing beside it if the reference had no room."""
+        """The oldest block's run. If the reference ran out of memory, the block is encoded again, alone."""
         oldest = waiting.popleft()
         try:
             return oldest.future.result()
-        except OutOfRoomError:
+        except ReferenceMemoryError:
             wait([one.future for one in waiting])
             return self._encode_alone(oldest.block, oldest.continues)
 
@@ -172,22 +180,22 @@ class BlockEncoder:
         if len(block.text) > self._allowances.word_limit_bytes:
             raise self._too_large(block)
         self.renew()
-        self._give_room(self._allowances.room_alone_bytes(len(block.text)))
+        self._set_reference_allowance(self._allowances.reference_alone_bytes(len(block.text)))
         try:
             return self._encode(block, continues)
-        except OutOfRoomError as cause:
+        except ReferenceMemoryError as cause:
             raise self._too_large(block) from cause
         finally:
-            self._give_room(self._allowances.room_bytes)
+            self._set_reference_allowance(self._allowances.reference_allowance_bytes)
 
-    def _give_room(self, room_bytes: int) -> None:
-        """Processes that have another room go; new ones come when they are needed."""
-        if room_bytes != self._room_bytes:
+    def _set_reference_allowance(self, allowance_bytes: int) -> None:
+        """End the children that have another allowance; new ones start when they are needed."""
+        if allowance_bytes != self._allowance_bytes:
             self._ended_apart_bytes = max(self._ended_apart_bytes, self._apart_bytes())
-        self._room_bytes = room_bytes
+        self._allowance_bytes = allowance_bytes
         for seat in self._seats:
             if seat.encoder is not None:
-                seat.encoder.give_room(room_bytes)
+                seat.encoder.set_allowance(allowance_bytes)
 
     def _too_large(self, block: Block) -> DataError:
         limit = self._allowances.word_limit_bytes
@@ -209,15 +217,15 @@ class BlockEncoder:
         )
 
     def _budget_for(self, document: bytes) -> int:
-        """A budget that carries a document, from what the reference takes for pieces of it."""
+        """A budget that is enough for a document, from the memory that the reference takes for pieces of it."""
         allowances, settings = self._allowances, self._recipe.encode
-        self._give_room(0)  # there must be none beside the one that measures
+        self._set_reference_allowance(0)  # there must be none beside the one that measures
         factor = bytes_per_text_byte(
             document,
             settings.vocabulary,
             settings.special_in_text,
             settings.marks,
-            room_bytes=allowances.spare_bytes,
+            allowance_bytes=allowances.spare_bytes,
         )
         fixed = (
             allowances.total_bytes - allowances.spare_bytes + reference_bytes(settings.vocabulary)
@@ -236,9 +244,9 @@ class BlockEncoder:
         return make_run(block, encoded, self._recipe, continues=continues)
 
     def _ready(self, seat: _Seat) -> Encoder:
-        """The seat's encoder, made or renewed by the thread that will use it: later may be too late."""
+        """The seat's encoder. It is made or renewed here, before the block, so that memory is free in time."""
         if seat.encoder is None:
-            seat.encoder = Encoder(self._recipe.encode, room_bytes=self._room_bytes)
+            seat.encoder = Encoder(self._recipe.encode, allowance_bytes=self._allowance_bytes)
             seat.generation = self._generation
             return seat.encoder
         due = seat.generation != self._generation

@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 
 from lowtide.dataset.find_tokens import open_dataset, refuse_what_is_no_dataset, tokenizer_record
 from lowtide.errors import DataError, LowtideError, UsageError
-from lowtide.pipeline.examine_examples import compare_examples, compared_reading
+from lowtide.pipeline.examine_examples import compare_examples, compared_reading, fenced_reference
 from lowtide.pipeline.prepare import choose_delimiter
-from lowtide.pipeline.settings import TokenizeSettings
+from lowtide.pipeline.settings import TokenizeSettings, settings_of_manifest
 from lowtide.shards.describe import DatasetFacts, Sample, describe_dataset, sample_documents
 from lowtide.shards.layout import MANIFEST_NAME, TokenArray
 from lowtide.shards.manifest import DatasetManifest, read_manifest
@@ -24,8 +23,10 @@ from lowtide.source.find_inputs import InputFile, find_inputs
 from lowtide.source.hold_out import held_out_documents
 from lowtide.source.stream import Cursor, read_blocks
 from lowtide.storage.fingerprint import fingerprint_file
+from lowtide.storage.paths import as_path
 from lowtide.tokenizer.agreement import first_difference
-from lowtide.tokenizer.reference import make_reference
+from lowtide.tokenizer.reference import Ids, make_reference
+from lowtide.tokenizer.reference_apart import ReferenceApart, ReferenceMemoryError
 from lowtide.tokenizer.vocabulary import Vocabulary, load_vocabulary
 from lowtide.units import MIB, format_bytes
 
@@ -72,7 +73,7 @@ def verify(
     path: str | Path, *, tokenizer: str | None = None, progress: Progress | None = None
 ) -> Proof:
     """Read every byte and compare; where the inputs are still there, compare a sample with them."""
-    folder = Path(path)
+    folder = as_path(path)
     refuse_what_is_no_dataset(folder)
     found = verify_dataset(folder, tokenizer=tokenizer_record(tokenizer), progress=progress)
     if not found.sound or not (folder / MANIFEST_NAME).is_file():
@@ -100,6 +101,9 @@ def _find_vocabulary(dataset: Dataset, tokenizer: str | None) -> tuple[Vocabular
     known = dataset.manifest.tokenizer.fingerprint if dataset.manifest else None
     if known not in (None, vocabulary.fingerprint):
         return None, f"the tokenizer {source} is not the one that made these tokens"
+    if dataset.manifest is not None:  # `--eot-token` may have named another
+        named = dataset.manifest.tokenizer.end_of_text
+        vocabulary = replace(vocabulary, end_of_text=named)
     return vocabulary, ""
 
 
@@ -116,8 +120,8 @@ def _compare_with_input(
     vocabulary, why = _find_vocabulary(dataset, tokenizer)
     if vocabulary is None:
         return 0, [], why
-    settings = msgspec.convert(manifest.settings, TokenizeSettings)
-    if settings.split == "tail":
+    settings = settings_of_manifest(manifest)
+    if settings.split_rule == "tail":
         return 0, [], "documents are compared with their input for the hash split only"
     try:
         inputs = _unchanged_inputs(manifest, settings)
@@ -125,27 +129,35 @@ def _compare_with_input(
         return 0, [], error.problem
     if settings.examples is not None:
         return compare_examples(dataset, inputs, settings, vocabulary)
-    reference = make_reference(vocabulary, settings.special_in_text)
     compared, different, why = 0, [], ""
     try:
-        for name, number, text in _documents_of_input(inputs, settings, vocabulary):
-            stored = _tokens_of(dataset.splits[name], number, manifest)
-            if len(text) > _LONGEST_ENCODED_BYTES:
-                why = (
-                    f"documents beyond {format_bytes(_LONGEST_ENCODED_BYTES)} are not encoded again"
-                )
-                continue
-            expected = reference.encode(text)
-            if not np.array_equal(stored, expected):
-                at = first_difference(stored, expected)
-                different.append(
-                    f"document {number} of {name}: its ids are not those that the reference encoder gives for "
-                    f"the input, from token {at} on"
-                )
-            compared += 1
+        with fenced_reference(vocabulary, settings.special_in_text) as reference:
+            for name, number, text in _documents_of_input(inputs, settings, vocabulary):
+                stored = _tokens_of(dataset.splits[name], number, manifest)
+                expected = _encode_again(reference, text)
+                if isinstance(expected, str):
+                    why = expected
+                    continue
+                if not np.array_equal(stored, expected):
+                    at = first_difference(stored, expected)
+                    different.append(
+                        f"document {number} of {name}: its ids are not those that the reference encoder "
+                        f"gives for the input, from token {at} on"
+                    )
+                compared += 1
     except DataError as error:
         why = f"no further than this: {error.problem}"
     return compared, different, why or ("" if compared else "no document lies in one piece")
+
+
+def _encode_again(reference: ReferenceApart, text: bytes) -> Ids | str:
+    """The ids that a document must have, or why they are not made."""
+    if len(text) > _LONGEST_ENCODED_BYTES:
+        return f"documents beyond {format_bytes(_LONGEST_ENCODED_BYTES)} are not encoded again"
+    try:
+        return reference.encode(text)
+    except ReferenceMemoryError as error:
+        return f"a document is not compared: {error.problem}"
 
 
 def _unchanged_inputs(manifest: DatasetManifest, settings: TokenizeSettings) -> list[InputFile]:
@@ -169,7 +181,9 @@ def _documents_of_input(
     inside = False
     for block in read_blocks(inputs, read, start=Cursor(file=0, position=0)):
         pieces = block.text.split(delimiter)[:-1]
-        sides = held_out_documents(block.text, delimiter=delimiter, fraction=settings.val)
+        sides = held_out_documents(
+            block.text, delimiter=delimiter, fraction=settings.held_out_share
+        )
         for at, (piece, held_out) in enumerate(zip(pieces, sides, strict=False)):
             name = "val" if held_out else "train"
             whole = at > 0 or not inside

@@ -6,12 +6,16 @@ tells where the next one lies. What is learnt is found here by the plain rule, t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
 
 from lowtide.errors import DataError, LowtideError, UsageError
+from lowtide.memory.budget import choose_budget
+from lowtide.memory.limits import machine_limit
+from lowtide.memory.meter import private_bytes
 from lowtide.pipeline.prepare import choose_cut_rule, choose_delimiter
 from lowtide.pipeline.prepare_examples import PreparedExamples, prepare_examples
 from lowtide.pipeline.settings import TokenizeSettings
@@ -24,13 +28,16 @@ from lowtide.source.find_inputs import InputFile
 from lowtide.source.hold_out import held_out_documents
 from lowtide.source.stream import Cursor, read_blocks
 from lowtide.tokenizer.learnt_tokens import Lengths
-from lowtide.tokenizer.reference import make_reference
+from lowtide.tokenizer.reference import SpecialInText
+from lowtide.tokenizer.reference_apart import APART_BYTES, ReferenceApart
 from lowtide.tokenizer.vocabulary import Vocabulary
 from lowtide.units import MIB
 
 _COMPARED_EXAMPLES = 1000
 _COMPARED_TEXT_BYTES = 8 * MIB
 _LONGEST_COMPARED_BYTES = 4 * MIB
+_BESIDE_BYTES = 32 * MIB
+"""What this process may still grow by while the reference works: a block, its documents and their ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,17 +61,36 @@ def compare_examples(
     numbers = dict.fromkeys(dataset.splits, 0)
     compared, different, why = 0, [], ""
     try:
-        for piece in _expected(inputs, examples, vocabulary, delimiter):
-            number = numbers[piece.split]
-            problem = _difference(dataset, piece, number)
-            compared += 1
-            if problem:  # whatever follows in this split would be compared with the wrong example
-                different.append(problem)
-                break
-            numbers[piece.split] += 1
+        with fenced_reference(vocabulary, "text", examples.encode.marks) as reference:
+            for piece in _expected(inputs, examples, vocabulary, delimiter, reference):
+                number = numbers[piece.split]
+                problem = _difference(dataset, piece, number)
+                compared += 1
+                if problem:  # what follows in this split would be compared with the wrong example
+                    different.append(problem)
+                    break
+                numbers[piece.split] += 1
     except DataError as error:
         why = f"no further than this: {error.problem}"
+    finally:
+        examples.reading.template.close()
     return compared, different, why or ("" if compared else "the input holds no example")
+
+
+@contextmanager
+def fenced_reference(
+    vocabulary: Vocabulary, special_in_text: SpecialInText, marks: Mapping[str, int] | None = None
+) -> Iterator[ReferenceApart]:
+    """The reference in a child that takes what the machine allows, less what this process holds."""
+    budget = choose_budget(None, machine_limit(), generous=True)
+    allowance_bytes = budget.total_bytes - private_bytes() - _BESIDE_BYTES - APART_BYTES
+    reference = ReferenceApart(
+        vocabulary, special_in_text, marks, allowance_bytes=max(allowance_bytes, MIB)
+    )
+    try:
+        yield reference
+    finally:
+        reference.close()
 
 
 def _same_template(
@@ -86,7 +112,7 @@ def _same_template(
 def _difference(dataset: Dataset, piece: ExpectedPiece, number: int) -> str:
     """What is wrong with the stored piece; empty when nothing is."""
     split = dataset.splits[piece.split]
-    name = f"example {number} of {piece.split}"
+    name = f"example {number + 1} of {piece.split}"
     if split.learnt is None or number >= (split.document_count or 0):
         return f"{name} is missing: the input has more"
     start, end = split.document(number)
@@ -98,15 +124,20 @@ def _difference(dataset: Dataset, piece: ExpectedPiece, number: int) -> str:
 
 
 def _expected(
-    inputs: list[InputFile], examples: PreparedExamples, vocabulary: Vocabulary, delimiter: bytes
+    inputs: list[InputFile],
+    examples: PreparedExamples,
+    vocabulary: Vocabulary,
+    delimiter: bytes,
+    reference: ReferenceApart,
 ) -> Iterator[ExpectedPiece]:
     """The first examples as they should have been stored, each split and dropped by the plain rules."""
     settings = examples.settings
-    reference = make_reference(vocabulary, "text", examples.encode.marks)
     given = text_bytes = 0
     read = compared_reading(settings, vocabulary, delimiter, examples.reading)
     for block in read_blocks(inputs, read, start=Cursor(file=0, position=0)):
-        held_out = held_out_documents(block.text, delimiter=delimiter, fraction=settings.val)
+        held_out = held_out_documents(
+            block.text, delimiter=delimiter, fraction=settings.held_out_share
+        )
         for (text, spans), val in zip(_examples_of(block, delimiter), held_out, strict=False):
             ids = reference.encode(text)
             learnt = _learnt_tokens(ids, spans, examples.recipe.lengths)

@@ -9,6 +9,7 @@ from lowtide.dataset.find_tokens import open_dataset
 from lowtide.shards.export import Progress, export_dataset
 from lowtide.shards.layout import DEFAULT_SHARD_TOKENS, Format, Placement
 from lowtide.shards.manifest import DatasetManifest
+from lowtide.storage.paths import as_path
 
 
 def export(
@@ -21,12 +22,12 @@ def export(
     tokenizer: str | None = None,
     progress: Progress | None = None,
 ) -> DatasetManifest:
-    """Rewrite the dataset at `path` into the folder `out`; the same call goes on after a crash."""
+    """Rewrite the dataset at `path` into the folder `out`; the same call resumes after a crash."""
     dataset = open_dataset(path, tokenizer=tokenizer)
     return export_dataset(
         dataset,
         to,
-        Path(out),
+        as_path(out),
         tool_version=__version__,
         shard_tokens=shard_tokens,
         eot=eot,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 from collections.abc import Iterator
@@ -20,6 +21,8 @@ from lowtide.training.run_folder import RUN_NAME
 
 STOP_NAME = ".stop"
 LOCK_NAME = "lock"
+_HELD = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
+"""What the system says of a file that somebody else has locked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +72,7 @@ def _find_other(folder: Path, kind: FolderKind) -> str | None:
         return min(names)
     entries = list(work.iterdir()) if work.is_dir() else []
     for path in (folder / LOG_NAME, work, *entries):
-        if path.is_symlink():  # nobody lays links there, and what it leads to would be written into
+        if path.is_symlink():  # not ours: writing would change the file that the link leads to
             return f"{path.relative_to(folder)}, which is a link"
     for begun in (SHARDS, TOKENIZER, RUN, _EXPORT):
         if begun.work_name != kind.work_name and (work / begun.work_name).exists():
@@ -101,7 +104,9 @@ def hold_lock(folder: Path) -> Iterator[None]:
     with storage_errors(path):
         file = path.open("a+b")
     try:
-        if not (try_lock(file.fileno()) and _is_at(path, file.fileno())):
+        with storage_errors(path, doing="lock"):
+            is_ours = try_lock(file.fileno()) and _is_at(path, file.fileno())
+        if not is_ours:
             raise UsageError(
                 f"another run is writing into {folder}",
                 remedy="wait for it, stop it, or pass another `--out`",
@@ -127,7 +132,10 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Whether the open file is ours alone now, and as long as it or a copy that a child inherits is open."""
+    """Whether the open file is ours alone now, and as long as it or a copy that a child inherits is open.
+
+    OSError where the file system keeps no locks.
+    """
     try:
         if os.name == "nt":
             import msvcrt
@@ -137,7 +145,9 @@ def try_lock(descriptor: int) -> bool:
             import fcntl
 
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except OSError as error:
+        if error.errno not in _HELD:
+            raise
         return False
     return True
 
@@ -156,11 +166,17 @@ def abandon_folder(folder: Path) -> None:
         folder.rmdir()
 
 
-def take_stop_file(folder: Path) -> bool:
-    """Whether someone left a `.stop` file; it is consumed, so that the next run goes on."""
+def take_stop_file(folder: Path) -> str | None:
+    """Why to stop, where someone left a `.stop`; it is consumed, so that the next run goes on.
+
+    A folder of that name, or a file that only its owner may remove, is a stop as well.
+    """
     path = folder / STOP_NAME
-    with storage_errors(path):
-        if not path.exists():
-            return False
+    with storage_errors(path, doing="read"):
+        if not os.path.lexists(path):
+            return None
+    try:
         path.unlink(missing_ok=True)
-    return True
+    except OSError as error:
+        return f"a .stop was found that cannot be removed ({error.strerror}): remove it before the next start"
+    return "a .stop file was found"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from lowtide.events import Evaluated, Event, Listener, Sampled, Stepped
+from lowtide.events import Evaluated, Event, Listener, Note, Sampled, Stepped
 from lowtide.pipeline.keep_journal import Thinned, begin_journal, ending, open_journal
 from lowtide.training.settings import RunSettings
 from lowtide.training.tensorboard import Board, EventFile
+
+_EVERY_STEP_TO = 10_000
+"""Steps up to here are all written; a million then take some 19,000 records instead of 500 MB of them."""
 
 
 @contextmanager
@@ -22,7 +26,10 @@ def follow_run(
     budget_bytes: int | None = None,
     boards: Sequence[Board] = (),
 ) -> Iterator[Listener]:
-    """A listener that writes everything down before it passes it on."""
+    """A listener that writes everything down before it passes it on; of the steps those that `is_logged` names.
+
+    A warning brings the step that it follows.
+    """
     curves: tuple[Board, ...] = (EventFile(folder, after_step=after_step), *boards)
     last_step = after_step
     with open_journal(folder, listen) as log:
@@ -34,13 +41,21 @@ def follow_run(
             step=after_step,
         )
         thinned = Thinned(lambda event, at: log.write_event(event, at=at, step=last_step))
+        left_out: tuple[Stepped, float] | None = None
 
         def follow(event: Event) -> None:
-            nonlocal last_step
+            nonlocal last_step, left_out
             last_step = getattr(event, "step", last_step)
-            thinned(event)
-            for board in curves:
-                _draw(board, event)
+            if isinstance(event, Stepped):
+                left_out = None if is_logged(event, settings) else (event, round(time.time(), 3))
+            if left_out is not None and isinstance(event, Note) and event.level == "warning":
+                step, at = left_out
+                log.write_event(step, at=at)
+                left_out = None
+            if left_out is None or event is not left_out[0]:
+                thinned(event)
+                for board in curves:
+                    _draw(board, event)
             listen(event)
 
         with ending(log, before=thinned.finish):
@@ -49,6 +64,14 @@ def follow_run(
             finally:
                 for board in curves:
                     board.close()
+
+
+def is_logged(event: Stepped, settings: RunSettings) -> bool:
+    """Whether a step is written down. Its number decides, so that an interrupted run has the same steps."""
+    number = event.step
+    thin = 1 if number <= _EVERY_STEP_TO else 2 * 10 ** (len(str(number)) - 4)
+    every = (thin, settings.evaluate_every, settings.sample_every, settings.checkpoint_every)
+    return event.skipped or number == event.steps or any(one and number % one == 0 for one in every)
 
 
 def _draw(board: Board, event: Event) -> None:

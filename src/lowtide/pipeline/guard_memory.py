@@ -29,11 +29,11 @@ class MemoryGuard:
         self._foreign_bytes = foreign_bytes
         """What the process held before the run, and is not the run's."""
         self._foreign_pids = foreign_pids
-        """Children that it had before."""
+        """Child processes from before the run: their memory is not counted."""
         self._sampled = time.monotonic()
         self._stage = Stage.CALM
         self.peak_private_bytes = 0
-        """The most that any look found, child processes included."""
+        """The highest measurement so far, child processes included."""
 
     @property
     def is_due(self) -> bool:

@@ -19,12 +19,13 @@ from lowtide.pipeline.job_inputs import (
     list_setting_changes,
     refuse_differences,
 )
-from lowtide.pipeline.settings import TokenizeSettings
+from lowtide.pipeline.settings import TokenizeSettings, settings_of_manifest
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.shards.manifest import DatasetManifest
 from lowtide.shards.write import WriterMark
 from lowtide.source.blocks import LISTED_BAD_ROWS
 from lowtide.source.stream import BadRow, Block, Cursor, PartlyRead
+from lowtide.storage.decode_json import convert_json
 from lowtide.storage.names import explain
 from lowtide.storage.sealed_json import read_sealed, write_sealed
 
@@ -122,7 +123,7 @@ def job_of_manifest(manifest: DatasetManifest, now: Job) -> Job:
     """The job that a finished folder was made by; times of writing are not kept, so `now`'s stand in."""
     times = {item.name: item.modified_ns for item in now.inputs}
     return Job(
-        settings=msgspec.convert(manifest.settings, TokenizeSettings),
+        settings=settings_of_manifest(manifest),
         tokenizer_fingerprint=manifest.tokenizer.fingerprint,
         inputs=tuple(
             JobInput(
@@ -202,7 +203,7 @@ def _comparable(job: Job) -> dict[str, str | int | float]:
 def convert_sealed(path: Path, kind: type[_T]) -> _T:
     """A sealed file as a value of this kind."""
     try:
-        return msgspec.convert(read_sealed(path), kind)
+        return convert_json(read_sealed(path), kind)
     except msgspec.ValidationError as cause:
         raise VerificationError(
             f"{path} does not hold what it should, or was written by another version of lowtide "

@@ -55,7 +55,7 @@ def _stat(path: Path) -> os.stat_result:
 
 @contextmanager
 def refuse_written_inputs(inputs: Sequence[JobInput], found: Sequence[InputFile]) -> Iterator[None]:
-    """A ChangedInputError if an input was written to since it was `found`: looked at after the run or its stop.
+    """Raise ChangedInputError if an input was written to since it was `found`; checked after the run or a stop.
 
     A hard link, other rights and a time that was set back look alike: the fingerprint decides. `read_blocks`
     looks at every byte, at the end of a file and when a run goes on inside it.
@@ -137,7 +137,7 @@ def refuse_differences(differences: Sequence[str], folder: Path) -> None:
     rest = f"\n  - and {more} more" if more > 0 else ""
     raise UsageError(
         f"{folder} was begun with other settings or inputs:{shown}{rest}",
-        remedy="run with the settings and inputs of before to go on, pass `--restart` to begin again, "
+        remedy="use the earlier settings and inputs to resume, pass `--restart` to begin again, "
         "or choose another `--out`",
     )
 

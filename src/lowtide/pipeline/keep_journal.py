@@ -31,7 +31,7 @@ def keep_journal(
 ) -> Iterator[Kept]:
     """A listener that writes everything down before it passes it on. The end is written however it comes.
 
-    `started` is when the run began, by the clock that never jumps: it may have prepared itself for a while.
+    `started` is when the run began, by the monotonic clock: it may have prepared itself for a while.
     """
     began_at = round(time.time() - (time.monotonic() - started), 3)
     with open_journal(folder, listen) as journal:

@@ -88,7 +88,7 @@ def learn(
     wanted = MergeSettings(
         most_merges=settings.most_merges, min_frequency=settings.min_frequency, ties=settings.ties
     )
-    with map_run(work / words.name) as run:
+    with map_run(work, words) as run:
         classes = read_classes(run)
         with MergeLearner(
             run, classes, wanted, allowance_bytes=allowance_bytes, folder=work

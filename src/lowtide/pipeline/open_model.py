@@ -11,6 +11,7 @@ from lowtide.errors import DataError, StorageError, UsageError, VerificationErro
 from lowtide.model.gpt import GPT
 from lowtide.model.hugging_face import fill_from_hugging_face, shape_of
 from lowtide.model.tensor_files import TensorFiles, check_size, weight_files
+from lowtide.storage.paths import as_path
 from lowtide.storage.publish import storage_errors
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.tokenizer.tokenizer import Tokenizer
@@ -29,6 +30,8 @@ class OpenedModel:
 
     model: GPT
     tokenizer: Tokenizer | None
+    tokenizer_folder: Path | None
+    """Holds the tokenizer's files, and the chat template if there is one; None where `tokenizer` is."""
     source: Path
     """The checkpoint, or the folder, that the weights came from."""
 
@@ -40,7 +43,7 @@ def open_model(
 
     Without a device: the GPU, if there is one with plenty of free memory, so that training is not disturbed.
     """
-    folder = Path(path)
+    folder = as_path(path)
     if (folder / RUN_NAME).exists():
         return open_run(folder, step=step, device=device)
     if not (folder / CONFIG_NAME).exists():
@@ -55,20 +58,20 @@ def open_model(
 def open_run(run: Path, *, step: int | None = None, device: str | None = None) -> OpenedModel:
     """The model of a run of `lowtide train`, which may go on meanwhile."""
     record = read_run_record(run)
-    checkpoint = _choose_checkpoint(run, step)
+    checkpoint = choose_checkpoint(run, step)
     check_size(record.shape, [checkpoint / MODEL_NAME], described_by=run / RUN_NAME)
     model = empty_model(record.shape, device)
     source = _load_checkpoint(run, step, model)
     there = record.tokenizer_path
     tokenizer = Tokenizer.load(there) if there is not None else None
-    return OpenedModel(model=model, tokenizer=tokenizer, source=source)
+    return OpenedModel(model=model, tokenizer=tokenizer, tokenizer_folder=there, source=source)
 
 
 def _load_checkpoint(run: Path, step: int | None, model: GPT) -> Path:
     """Training removes old checkpoints: one that vanishes in our hands is replaced by the newest there is."""
     failed: Path | None = None
     while True:
-        checkpoint = _choose_checkpoint(run, step)
+        checkpoint = choose_checkpoint(run, step)
         try:
             load_model(checkpoint, model)
         except (VerificationError, StorageError):
@@ -89,10 +92,16 @@ def _open_hugging_face(folder: Path, device: str | None) -> OpenedModel:
     fill_from_hugging_face(model, state)
     named = any((folder / name).exists() for name in TOKENIZER_FILES)
     tokenizer = Tokenizer.load(folder) if named else None
-    return OpenedModel(model=model, tokenizer=tokenizer, source=folder)
+    return OpenedModel(
+        model=model,
+        tokenizer=tokenizer,
+        tokenizer_folder=folder if named else None,
+        source=folder,
+    )
 
 
-def _choose_checkpoint(run: Path, step: int | None) -> Path:
+def choose_checkpoint(run: Path, step: int | None) -> Path:
+    """The newest checkpoint of a run, or that of `step`; UsageError where there is none."""
     there = find_checkpoints(run)
     if not there:  # while one is listed, the only one may give way to the next
         time.sleep(_PAUSE_SECONDS)
@@ -121,7 +130,7 @@ def read_config(path: Path) -> JsonObject:
         if isinstance(found, dict):
             return found
         problem = "is not a JSON object"
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         problem = f"is not whole JSON ({error})"
     raise DataError(f"{path} {problem}", remedy="put it back from a copy")
 

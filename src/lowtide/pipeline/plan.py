@@ -46,7 +46,8 @@ def make_plan(
     found = look_at_data(data, tokenizer)
     machine = machine or choose_machine(gpu=gpu, vram=vram, slurm=slurm)
     if gpu is None and vram is None:  # a card that was only named is not here
-        machine = replace(machine, measured=read_speeds(speeds, machine.name))
+        known = read_speeds(speeds, machine.name)
+        machine = replace(machine, measured=known + machine.measured)
     return plan_for(found, machine, wishes)
 
 
@@ -70,6 +71,7 @@ def look_at_data(path: str | Path, tokenizer: str | None) -> PlanData:
         vocabulary_known=known is not None,
         tokenizer=tokenizer,
         val_fraction=fraction,
+        held_out_tokens=train.tokens - kept,
         learnt_tokens=_count_learnt(dataset),
     )
 

@@ -16,6 +16,8 @@ from lowtide.pipeline.prepare_examples import PreparedExamples, prepare_examples
 from lowtide.pipeline.settings import (
     TokenizeSettings,
     check_settings,
+    choose_held_out,
+    is_one_document,
     resolve_examples,
     runs_jinja,
 )
@@ -27,10 +29,15 @@ from lowtide.source.find_inputs import InputFile, InputKind, survey_inputs
 from lowtide.source.safe_cuts import CutRule
 from lowtide.source.separators import default_delimiter
 from lowtide.source.skipped import Skipped
-from lowtide.source.stream import ReadSettings
+from lowtide.source.stream import Cursor, ReadSettings
 from lowtide.tokenizer.encode import EncodeSettings
 from lowtide.tokenizer.hugging_face import overlap
-from lowtide.tokenizer.vocabulary import Vocabulary, load_vocabulary
+from lowtide.tokenizer.vocabulary import (
+    Vocabulary,
+    load_vocabulary,
+    name_end_of_text,
+    offer_end_of_text,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +57,7 @@ class Prepared:
     foreign_bytes: int
     """Private memory that was there before and that the budget does not count."""
     foreign_pids: frozenset[int]
-    """Child processes that were there before: what they hold is not counted either."""
+    """Child processes from before the run: their memory is not counted either."""
 
     @property
     def input_bytes(self) -> int:
@@ -61,6 +68,11 @@ class Prepared:
     def reads_stdin(self) -> bool:
         """Whether some of the input comes once and never again."""
         return any(item.is_stdin for item in self.inputs)
+
+    def close(self) -> None:
+        """End the process of a Jinja template."""
+        if self.read.examples is not None:
+            self.read.examples.template.close()
 
 
 def prepare(
@@ -73,23 +85,28 @@ def prepare(
 ) -> Prepared:
     """Find, load and decide; refuse what cannot work. Reads footers, sizes and first bytes, no text.
 
-    What lies in the folder `out` is no input, even if a glob matches it.
+    What lies in the folder `out` is no input, even if a glob matches it. The caller closes what it gets.
     """
     foreign_pids = frozenset(child_pids(os.getpid()))
     check_settings(settings)
     settings = resolve_examples(settings)
     budget = memory if isinstance(memory, Budget) else choose_budget(memory, machine_limit())
     vocabulary = load_vocabulary(settings.tokenizer)
+    if settings.eot_token is not None:
+        vocabulary = name_end_of_text(vocabulary, settings.eot_token)
     end_of_text = _end_of_text(vocabulary, settings)
     layout = _choose_layout(vocabulary, settings)
     surveyed = survey_inputs(inputs, leave_out=out, input_format=settings.input_format)
     found = surveyed.files
+    settings = choose_held_out(settings, found)
     allowances = _choose_allowances(budget, vocabulary, found, settings, workers)
     delimiter = choose_delimiter(found, settings, vocabulary)
     limits = RenderLimits(
         memory_bytes=allowances.render_bytes, example_bytes=allowances.row_limit_bytes
     )
+    tail = _find_tail(found, settings)
     examples = prepare_examples(settings, vocabulary, found, delimiter, limits)
+    # a Jinja template has a process from here on: nothing below may fail
     encode = examples.encode if examples else _encode_text(vocabulary, delimiter, settings)
     return Prepared(
         settings=examples.settings if examples else settings,
@@ -102,13 +119,30 @@ def prepare(
         foreign_bytes=foreign_bytes(private_bytes()),
         foreign_pids=foreign_pids,
         recipe=_make_recipe(encode, end_of_text, layout, settings, examples),
-        read=_choose_reading(found, encode, allowances, settings, examples),
+        read=_choose_reading(tail, encode, allowances, settings, examples),
     )
 
 
-def on_reference(prepared: Prepared) -> Prepared:
-    """The same run with nothing left to the fast encoder. Where text may be cut is known all the same."""
-    vocabulary = replace(prepared.vocabulary, plain=False)
+def describe_held_out(prepared: Prepared) -> str:
+    """What is kept for validation, and how to change that."""
+    settings = prepared.settings
+    share = f"{100 * settings.held_out_share:.3g} %"
+    if not settings.held_out_share:
+        return "nothing is held out for validation, as asked for"
+    if settings.split_rule == "tail":
+        return f"the last {share} is held out for validation; `--val` takes another share"
+    if not is_one_document(settings, prepared.inputs):
+        return f"{share} of the documents are held out for validation, by a hash of their text"
+    if not prepared.reads_stdin and not prepared.inputs[0].compression:
+        return "too short to hold out a part of it for validation; `--val 0.1` does"
+    if prepared.reads_stdin:
+        return "nothing is held out for validation; of a file its last part would be"
+    return "nothing is held out for validation; `--split tail` holds out its last part"
+
+
+def on_reference(prepared: Prepared, why: str) -> Prepared:
+    """The same run with the reference instead of the fast encoder. Safe cuts stay the same."""
+    vocabulary = replace(prepared.vocabulary, why_reference=why)
     allowances = _choose_allowances(
         prepared.budget,
         vocabulary,
@@ -167,19 +201,24 @@ def _make_recipe(
         placement=settings.placement,
         end_of_text=end_of_text,
         width=layout.dtype,
-        val_fraction=settings.val if settings.split == "hash" else 0.0,
+        val_fraction=settings.held_out_share if settings.split_rule == "hash" else 0.0,
         examples=examples.recipe if examples else None,
     )
 
 
+def _find_tail(inputs: list[InputFile], settings: TokenizeSettings) -> Cursor | None:
+    if settings.split_rule != "tail" or settings.held_out_share <= 0:
+        return None
+    return find_tail(inputs, settings.held_out_share)
+
+
 def _choose_reading(
-    inputs: list[InputFile],
+    tail: Cursor | None,
     encode: EncodeSettings,
     allowances: Allowances,
     settings: TokenizeSettings,
     examples: PreparedExamples | None,
 ) -> ReadSettings:
-    has_tail = settings.split == "tail" and settings.val > 0
     return ReadSettings(
         column=settings.text_column,
         separator=settings.separator,
@@ -188,7 +227,7 @@ def _choose_reading(
         block_bytes=allowances.block_bytes,
         document_limit_bytes=allowances.row_limit_bytes,
         cut_rule=choose_cut_rule(encode.vocabulary, settings),
-        tail=find_tail(inputs, settings.val) if has_tail else None,
+        tail=tail,
         examples=examples.reading if examples else None,
     )
 
@@ -239,8 +278,13 @@ def _end_of_text(vocabulary: Vocabulary, settings: TokenizeSettings) -> int:
         return 0
     if vocabulary.end_of_text is None:
         raise UsageError(
-            f"the tokenizer {vocabulary.name} has no end-of-text token",
-            remedy="pass `--eot none` to run documents together, or use a tokenizer with a special "
-            "token such as <|endoftext|>",
+            f"the tokenizer {vocabulary.name} has no end-of-text token"
+            + (" under a usual name" if vocabulary.special_tokens else ""),
+            remedy=(
+                f"name it with {offer_end_of_text(vocabulary)}, or pass `--eot none` to run documents together"
+                if vocabulary.special_tokens
+                else "pass `--eot none` to run documents together, or use a tokenizer with a special "
+                "token such as <|endoftext|>"
+            ),
         )
     return vocabulary.end_of_text

@@ -1,4 +1,4 @@
-"""What is decided of examples before the first is read: template, columns, marks, and what is learnt."""
+"""What is decided about examples before the first is read: template, columns, marks and loss mask."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from lowtide.tokenizer.learnt_tokens import measure_tokens
 from lowtide.tokenizer.vocabulary import NAMES, Vocabulary
 
 if TYPE_CHECKING:
+    from lowtide.shards.manifest import TokenizerRecord
     from lowtide.source.examples.render_protocol import RenderLimits
     from lowtide.source.examples.templates import Template
     from lowtide.source.examples.token_names import TokenNames
@@ -45,34 +46,39 @@ def prepare_examples(
     delimiter: bytes,
     limits: RenderLimits | None = None,
 ) -> PreparedExamples | None:
-    """What resolved settings say about examples; None for text. Reads the template, and no row."""
+    """What resolved settings say about examples; None for text. Reads the template, and no row.
+
+    The caller closes the template: a Jinja file has a process of its own.
+    """
     if settings.examples is None:
         return None
     assert settings.too_long, "settings are resolved first"
     assert settings.context, "settings are resolved first"
     _refuse_text(inputs)
-    reading = read_template(settings, vocabulary, limits)
     encode = mark_special_tokens(vocabulary, delimiter)
+    recipe = ExampleRecipe(
+        lengths=None if settings.learn == "all" else measure_tokens(encode),
+        context=settings.context,
+        too_long=settings.too_long,
+    )
+    reading = read_template(settings, vocabulary, limits)  # last: an error above starts no process
     return PreparedExamples(
         settings=record_template(settings, reading.template),
         reading=reading,
         encode=encode,
-        recipe=ExampleRecipe(
-            lengths=None if settings.learn == "all" else measure_tokens(encode),
-            context=settings.context,
-            too_long=settings.too_long,
-        ),
+        recipe=recipe,
     )
 
 
 def read_template(
     settings: TokenizeSettings, vocabulary: Vocabulary, limits: RenderLimits | None = None
 ) -> ExampleReading:
-    """How rows become text, with the template that the settings name."""
+    """How rows become text, with the template that the settings name. The caller closes the template."""
     from lowtide.source.examples.templates import load_template, parse_columns
 
     assert settings.examples, "only examples have a template"
     assert settings.learn, "settings are resolved first"
+    columns = parse_columns(settings.column, settings.examples)
     return ExampleReading(
         kind=settings.examples,
         template=load_template(
@@ -85,12 +91,12 @@ def read_template(
             limits=limits,
         ),
         learn=settings.learn,
-        columns=parse_columns(settings.column, settings.examples),
+        columns=columns,
     )
 
 
 def record_template(settings: TokenizeSettings, template: Template) -> TokenizeSettings:
-    """The settings with all that the template is: a run whose template has changed does not go on."""
+    """The settings with the template's name, text and tokens: a run is not resumed with another template."""
     tokens = msgspec.json.encode(dict(sorted(template.tokens.items()))).decode()
     return replace(
         settings,
@@ -100,8 +106,16 @@ def record_template(settings: TokenizeSettings, template: Template) -> TokenizeS
     )
 
 
+def template_to_keep(text: str, tokens: str | None, tokenizer: Vocabulary | TokenizerRecord) -> str:
+    """The recorded template (`record_template`) as a model that is trained on its examples keeps it."""
+    from lowtide.source.examples.keep_template import keep_template
+
+    given: dict[str, str] = msgspec.json.decode(tokens or "{}", type=dict[str, str])
+    return keep_template(text, tokens=given, end_of_text=_end_of_text(tokenizer))
+
+
 def _find_token_names(tokenizer: str, vocabulary: Vocabulary) -> TokenNames:
-    """Which special tokens a template knows by name; of a published encoding they are known without a file."""
+    """The special tokens that a template may use by name; for published encodings no file is needed."""
     from lowtide.source.examples.token_names import NOTHING_KNOWN, TokenNames, read_token_names
 
     if tokenizer in NAMES:
@@ -112,7 +126,7 @@ def _find_token_names(tokenizer: str, vocabulary: Vocabulary) -> TokenNames:
     return read_token_names(path if path.is_dir() else path.parent) or NOTHING_KNOWN
 
 
-def _end_of_text(vocabulary: Vocabulary) -> str | None:
+def _end_of_text(vocabulary: Vocabulary | TokenizerRecord) -> str | None:
     names = {number: name for name, number in vocabulary.special_tokens.items()}
     return None if vocabulary.end_of_text is None else names.get(vocabulary.end_of_text)
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from lowtide.dataset.find_tokens import open_dataset
 from lowtide.dataset.token_dataset import TokenDataset
+from lowtide.pipeline.prepare_examples import template_to_keep
 from lowtide.storage.sealed_json import JsonObject
 
 LEDGER_NAME, HELD_OUT_NAME = "inbox.jsonl", "held-out"
@@ -23,6 +24,8 @@ class RunSource:
     tokenizer: str | None
     """Where it can be loaded from; None where nothing names it."""
     fingerprint: str | None
+    chat_template: str | None = None
+    """The template that made text of examples, as `chat_template.jinja` holds it; None for text."""
 
 
 def dataset_source(data: TokenDataset) -> RunSource:
@@ -34,12 +37,30 @@ def dataset_source(data: TokenDataset) -> RunSource:
     manifest = open_dataset(data.settings.path, tokenizer=named).manifest
     made_by = manifest.settings.get("tokenizer") if manifest is not None else None
     found = named or str(made_by or record.name)
-    return RunSource(stream=stream, tokenizer=found, fingerprint=record.fingerprint)
+    template = None
+    if manifest is not None and manifest.examples is not None:
+        tokens = manifest.settings.get("template_tokens")
+        template = template_to_keep(
+            manifest.examples.template_text, tokens if isinstance(tokens, str) else None, record
+        )
+    return RunSource(
+        stream=stream,
+        tokenizer=found,
+        fingerprint=record.fingerprint,
+        chat_template=template,
+    )
 
 
-def inbox_source(record: JsonObject, *, tokenizer: str, fingerprint: str) -> RunSource:
+def inbox_source(
+    record: JsonObject, *, tokenizer: str, fingerprint: str, chat_template: str | None
+) -> RunSource:
     """A run over the files of an inbox; `record` says how they are read."""
-    return RunSource(stream={_INBOX: record}, tokenizer=tokenizer, fingerprint=fingerprint)
+    return RunSource(
+        stream={_INBOX: record},
+        tokenizer=tokenizer,
+        fingerprint=fingerprint,
+        chat_template=chat_template,
+    )
 
 
 def is_of_inbox(stream: JsonObject) -> bool:

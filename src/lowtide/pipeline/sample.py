@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 from pathlib import Path
 
 from lowtide.errors import UsageError
 from lowtide.events import Listener, Note, ignore
 from lowtide.model.generate import generate
+from lowtide.pipeline.chat import ChatPrompt, make_chat_prompt, read_answer
 from lowtide.pipeline.open_model import OpenedModel, open_model
 from lowtide.tokenizer.decode_stream import decode_stream
 from lowtide.tokenizer.tokenizer import Tokenizer
@@ -25,8 +27,14 @@ def sample(
     samples: int = 1,
     device: str | None = None,
     step: int | None = None,
+    chat: bool = False,
+    system: str | None = None,
 ) -> list[str]:
-    """Texts that follow the prompt, without it: each at most `count` tokens long, or up to an end of text."""
+    """Texts that follow the prompt, without it: each at most `count` tokens long, or up to an end of text.
+
+    With `chat`, the prompt is a user's message, after a `system` message if there is one, and the texts are the
+    assistant's answers: both go through the chat template that the run keeps.
+    """
     streams = stream_samples(
         path,
         prompt,
@@ -38,6 +46,8 @@ def sample(
         samples=samples,
         device=device,
         step=step,
+        chat=chat,
+        system=system,
     )
     return ["".join(stream) for stream in streams]
 
@@ -54,6 +64,8 @@ def stream_samples(
     samples: int = 1,
     device: str | None = None,
     step: int | None = None,
+    chat: bool = False,
+    system: str | None = None,
     listen: Listener = ignore,
 ) -> Iterator[Iterator[str]]:
     """The same texts, each in pieces as they come; read one to its end before the next.
@@ -63,10 +75,18 @@ def stream_samples(
     """
     if samples < 1:
         raise UsageError(f"{samples} samples are none", remedy="pass 1 or more as `--samples`")
+    if system is not None and not chat:
+        raise UsageError("a system message needs a chat template", remedy="pass `--chat` as well")
     opened = open_model(path, step=step, device=device)
     listen(Note(text=f"the weights are those of {opened.source.name}"))
     tokenizer = _tokenizer_of(opened)
-    ids = _encode(tokenizer, prompt)
+    asked = None
+    if chat:
+        assert opened.tokenizer_folder, "where there is a tokenizer, it has a folder"
+        asked = make_chat_prompt(
+            opened.tokenizer_folder, tokenizer, prompt, system=system, listen=listen
+        )
+    ids = asked.ids if asked else _encode(tokenizer, prompt)
 
     def tokens(number: int) -> Iterator[int]:
         return generate(
@@ -81,7 +101,14 @@ def stream_samples(
         )
 
     tokens(0)  # complains about what cannot be, before anything was shown
-    return (decode_stream(tokenizer, tokens(number)) for number in range(samples))
+    if asked is None:
+        return (decode_stream(tokenizer, tokens(number)) for number in range(samples))
+    return (_answer(asked, tokenizer, tokens(number)) for number in range(samples))
+
+
+def _answer(asked: ChatPrompt, tokenizer: Tokenizer, ids: Iterator[int]) -> Iterator[str]:
+    turn = takewhile(lambda token: token != asked.stop_token, ids)
+    return read_answer(decode_stream(tokenizer, turn), asked.stop_text)
 
 
 def _tokenizer_of(opened: OpenedModel) -> Tokenizer:

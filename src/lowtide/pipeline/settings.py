@@ -3,23 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Literal, get_args
 
 import msgspec
 
-from lowtide.errors import UsageError
+from lowtide.errors import UsageError, VerificationError
 from lowtide.shards.layout import Format, Placement
+from lowtide.shards.manifest import DatasetManifest
 from lowtide.source.blocks import BadText
 from lowtide.source.examples.settings import BUILT_IN, ExampleKind, Learn, TooLong
-from lowtide.source.find_inputs import InputFormat
+from lowtide.source.find_inputs import InputFile, InputFormat, InputKind
+from lowtide.storage.decode_json import convert_json
 from lowtide.tokenizer.reference import SpecialInText
 
 SplitRule = Literal["hash", "tail"]
 LEAST_CONTEXT = 2
 """One token to see and one to predict."""
 _OF_EXAMPLES = ("template", "learn", "too_long", "context")
+
+
+DEFAULT_VAL = 0.0005
+"""Of many documents."""
+_MOST_TAIL, _TAIL_BYTES = 0.1, 1_000_000
+"""Of a single document a tenth is held out, and a megabyte is enough of a long one."""
+_FEWEST_BYTES = 100_000
+"""Of a shorter document nothing is held out by default: its tenth would say little."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,10 +47,14 @@ class TokenizeSettings:
     """How every input is read; None: as its name says."""
     format: Format = "npy"
     shard_tokens: int = 100_000_000
-    val: float = 0.0005
-    split: SplitRule = "hash"
+    val: float | None = None
+    """Share held out for validation; None: 0.0005, of a single document up to a tenth."""
+    split: SplitRule | None = None
+    """None: by a hash of each document, of a single document its tail."""
     eot: Placement | None = None
     """None: "none" for examples, whose template says how they end; "end" for text."""
+    eot_token: str | None = None
+    """The special token that ends a document; None: the one with a usual name, such as `<|endoftext|>`."""
     bad_text: BadText = "fail"
     special_in_text: SpecialInText = "text"
     examples: ExampleKind | None = None
@@ -61,6 +75,16 @@ class TokenizeSettings:
         return self.eot or ("none" if self.examples else "end")
 
     @property
+    def held_out_share(self) -> float:
+        """For validation."""
+        return DEFAULT_VAL if self.val is None else self.val
+
+    @property
+    def split_rule(self) -> SplitRule:
+        """Which share that is."""
+        return self.split or "hash"
+
+    @property
     def text_column(self) -> str:
         """Where text is."""
         return "text" if self.column is None else self.column
@@ -70,7 +94,11 @@ class TokenizeSettings:
 
         What only examples have is left out where there are none.
         """
-        named = asdict(self) | {"eot": self.placement}
+        named = asdict(self) | {
+            "eot": self.placement,
+            "val": self.held_out_share,
+            "split": self.split_rule,
+        }
         if self.examples is None:
             named["column"] = self.text_column
         return {name: value for name, value in named.items() if value is not None}
@@ -85,11 +113,45 @@ def make_settings(chosen: Mapping[str, str | int | float | None]) -> TokenizeSet
     if resolved.get("eot") is None and resolved.get("examples") is None:
         resolved["eot"] = "start" if resolved.get("format") == "llmc" else "end"
     try:
-        return msgspec.convert(resolved, TokenizeSettings)
+        return convert_json(resolved, TokenizeSettings)
     except msgspec.ValidationError as cause:
         raise UsageError(
             f"a setting is not valid: {cause}", remedy="see `lowtide tokenize --help`"
         ) from cause
+
+
+def settings_of_manifest(manifest: DatasetManifest) -> TokenizeSettings:
+    """How a dataset was made; VerificationError for settings that `tokenize` never had."""
+    try:
+        found = convert_json(manifest.settings, TokenizeSettings)
+        check_settings(found)
+    except (msgspec.ValidationError, UsageError) as cause:
+        raise VerificationError(
+            f"the manifest tells of settings that no run has: {cause}",
+            remedy="put the manifest back from a copy, or make the dataset again",
+        ) from cause
+    return found
+
+
+def is_one_document(settings: TokenizeSettings, inputs: Sequence[InputFile]) -> bool:
+    """Whether all of the input is a single text, of which no hash can hold out a part."""
+    rows = settings.examples is not None or settings.separator != "file"
+    return not rows and len(inputs) == 1 and inputs[0].kind is InputKind.TEXT
+
+
+def choose_held_out(settings: TokenizeSettings, inputs: Sequence[InputFile]) -> TokenizeSettings:
+    """The settings with share and rule decided: the tail of a single text file whose length is known."""
+    share, rule = settings.held_out_share, settings.split_rule
+    known = (
+        is_one_document(settings, inputs) and not inputs[0].is_stdin and not inputs[0].compression
+    )
+    if known and settings.split is None and share:
+        size_bytes = inputs[0].size_bytes
+        if settings.val is None and size_bytes >= _FEWEST_BYTES:
+            share = max(DEFAULT_VAL, min(_MOST_TAIL, _TAIL_BYTES / size_bytes))
+        if settings.val is not None or size_bytes >= _FEWEST_BYTES:
+            rule = "tail"
+    return replace(settings, val=share, split=rule)
 
 
 def resolve_examples(settings: TokenizeSettings) -> TokenizeSettings:
@@ -114,11 +176,11 @@ def check_settings(settings: TokenizeSettings) -> None:
     """Refuse what cannot be meant, before anything is read."""
     check_input_format(settings.input_format)
     check_choice("format", settings.format, get_args(Format))
-    check_choice("split", settings.split, get_args(SplitRule))
+    check_choice("split", settings.split_rule, get_args(SplitRule))
     check_choice("eot", settings.placement, get_args(Placement))
     check_choice("bad-text", settings.bad_text, get_args(BadText))
     check_choice("special-in-text", settings.special_in_text, get_args(SpecialInText))
-    if not (math.isfinite(settings.val) and 0 <= settings.val < 1):
+    if not (math.isfinite(settings.held_out_share) and 0 <= settings.held_out_share < 1):
         raise UsageError(
             f"--val {settings.val} is not a share of the data",
             remedy="pass a number from 0 (no validation) to below 1, such as `--val 0.0005`",
@@ -129,6 +191,11 @@ def check_settings(settings: TokenizeSettings) -> None:
             remedy="pass file, line, blank-line, or the text that stands between documents",
         )
     if settings.examples is None:
+        if settings.eot_token is not None and settings.placement == "none":
+            raise UsageError(
+                "--eot-token names a token that `--eot none` leaves out",
+                remedy="leave out one of them",
+            )
         _refuse_settings_of_examples(settings)
     else:
         _check_examples(settings)
@@ -160,7 +227,7 @@ def _check_examples(settings: TokenizeSettings) -> None:
 
 
 def check_input_format(input_format: str | None) -> None:
-    """Refuse a format that is none; without one, names say it."""
+    """Refuse an unknown input format; None is fine: file names decide."""
     if input_format is not None:
         check_choice("input-format", input_format, get_args(InputFormat))
 

@@ -7,21 +7,32 @@ from __future__ import annotations
 
 import json
 import math
+import queue
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import IO
 
 import msgspec
 
-from lowtide.child import python_command
-from lowtide.errors import DoesNotFitError, LowtideError, UsageError, VerificationError
+from lowtide.child import kill_session, python_command
+from lowtide.errors import (
+    DoesNotFitError,
+    InterruptedRun,
+    LowtideError,
+    StoppedError,
+    UsageError,
+    VerificationError,
+)
 from lowtide.events import Listener, Note, ignore
+from lowtide.guard.process_folders import process_folder_name, remove_orphan_folders
 from lowtide.pipeline.folder import nearest_folder
+from lowtide.pipeline.watch_run import ShouldStop, never_stop
 from lowtide.shards.layout import WORK_FOLDER
-from lowtide.storage.leftovers import name_of_ours, remove_folders_of_the_dead
 from lowtide.storage.publish import storage_errors
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.training.run_results import SmokeReport
@@ -33,6 +44,7 @@ SAID = "said: "
 _PREFIX = ".lowtide-smoke-"
 _MOST_PARTS = 2
 _LAST_OF_STDERR = 4000
+_LOOK_SECONDS = 0.2
 _FIRST_LOSS_NATS = 0.6
 """How far from ln(vocabulary) a model may begin: its first guesses are nearly even."""
 _PEAK_SHARE = 0.05
@@ -47,8 +59,12 @@ def smoke(
     predicted_gpu_bytes: int | None = None,
     peak_flops: float | None = None,
     listen: Listener = ignore,
+    should_stop: ShouldStop = never_stop,
 ) -> SmokeReport:
-    """Try the planned settings beside `out`, where nothing is left behind; LowtideError if they cannot run."""
+    """Try the planned settings beside `out`, where nothing is left behind; LowtideError if they cannot run.
+
+    StoppedError soon after a stop is asked for: the trial is killed.
+    """
     short = _shortened(settings)
     with _place_beside(Path(out).absolute()) as folder:
         asked: JsonObject = {
@@ -56,7 +72,7 @@ def smoke(
             "out": f"{folder}/run",
             "memory": memory,
         }
-        found = _read_report(*talk_to_child(asked, listen))
+        found = _read_report(*talk_to_child(asked, listen, should_stop))
     report = _judge(settings, short, found, predicted_gpu_bytes)
     if peak_flops is None:
         return report
@@ -112,8 +128,10 @@ def _place_beside(out: Path) -> Iterator[str]:
             place = out / WORK_FOLDER
             made = not place.exists()
             place.mkdir(exist_ok=True)
-        remove_folders_of_the_dead(place, _PREFIX)
-        temporary = tempfile.TemporaryDirectory(prefix=f"{name_of_ours(_PREFIX)}-", dir=place)
+        remove_orphan_folders(place, _PREFIX)
+        temporary = tempfile.TemporaryDirectory(
+            prefix=f"{process_folder_name(_PREFIX)}-", dir=place
+        )
     try:
         with temporary as folder:  # also gone when the child is killed
             yield folder
@@ -123,33 +141,67 @@ def _place_beside(out: Path) -> Iterator[str]:
                 place.rmdir()
 
 
-def talk_to_child(asked: JsonObject, listen: Listener) -> tuple[list[str], str, int]:
+def talk_to_child(
+    asked: JsonObject, listen: Listener, should_stop: ShouldStop = never_stop
+) -> tuple[list[str], str, int]:
     """The child's last lines, what it complained of, and its code. What it says on the way is passed on."""
-    command = python_command("-m", "lowtide.pipeline.smoke_child")
     with (
         tempfile.TemporaryFile("w+", errors="replace") as complaints,
         subprocess.Popen(
-            command,
+            python_command("-m", "lowtide.pipeline.smoke_child"),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=complaints,
             text=True,
+            start_new_session=True,  # Ctrl-C in the terminal must reach the parent alone
         ) as child,
     ):
         assert child.stdin is not None, "as asked for"
         assert child.stdout is not None, "as asked for"
-        with suppress(BrokenPipeError):  # it died at once: its code says so
-            child.stdin.write(json.dumps(asked))
-            child.stdin.close()
-        lines: list[str] = []
-        for line in child.stdout:
-            if line.startswith(SAID):
-                listen(Note(text=line.removeprefix(SAID).strip()))
-            else:
-                lines.append(line)
-        code = child.wait()
+        try:
+            with suppress(BrokenPipeError):  # it died at once: its code says so
+                child.stdin.write(json.dumps(asked))
+                child.stdin.close()
+            lines: list[str] = []
+            for line in _lines_as_they_come(child.stdout, should_stop):
+                if line.startswith(SAID):
+                    listen(Note(text=line.removeprefix(SAID).strip()))
+                else:
+                    lines.append(line)
+            code = child.wait()
+        finally:
+            kill_session(child)  # a step may take minutes, and nothing of the trial is kept
         complaints.seek(0)
         return lines, complaints.read()[-_LAST_OF_STDERR:].strip(), code
+
+
+def _lines_as_they_come(pipe: IO[str], should_stop: ShouldStop) -> Iterator[str]:
+    """Every line of the child; StoppedError within a moment of a stop, however long the child is silent."""
+    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
+
+    def pass_on() -> None:
+        for line in pipe:
+            lines.put(line)
+        lines.put(None)
+
+    threading.Thread(target=pass_on, daemon=True).start()
+    while True:
+        _leave_if_asked(should_stop)
+        with suppress(queue.Empty):
+            line = lines.get(timeout=_LOOK_SECONDS)
+            if line is None:
+                return
+            yield line
+
+
+def _leave_if_asked(should_stop: ShouldStop) -> None:
+    reason = should_stop()
+    if reason is not None:
+        kind = InterruptedRun if reason == "interrupted" else StoppedError
+        raise kind(
+            "stopped during the smoke test: no step of the run itself was done",
+            remedy="run the same command again to begin",
+        )
 
 
 def _read_report(lines: list[str], complaint: str, code: int) -> ChildReport:

@@ -11,9 +11,11 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
+from lowtide.child import run_child
 from lowtide.errors import LowtideError
 from lowtide.events import Evaluated, Event, Note, Sampled, Saved, Stepped
 from lowtide.pipeline.smoke import SAID, ChildReport
+from lowtide.pipeline.watch_run import never_stop
 from lowtide.training.settings import settings_of
 
 
@@ -60,7 +62,7 @@ def run(asked: dict[str, object]) -> ChildReport:
     assert isinstance(record, dict), "as `smoke` sends it"
     assert isinstance(memory, str | None), "as `smoke` sends it"
     settings, collector = settings_of(record), Collector()
-    result = train(out, settings, memory=memory, listen=collector)
+    result = train(out, settings, memory=memory, listen=collector, should_stop=never_stop)
     return ChildReport(
         micro_batch=result.micro_batch,
         losses=[one.loss for one in collector.steps],
@@ -91,4 +93,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_child(main)

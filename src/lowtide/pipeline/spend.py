@@ -21,7 +21,7 @@ _BLOCK_SIZES = (512 * KIB, 256 * KIB)
 LIBRARIES_BYTES = 48 * MIB
 """Interpreter, numpy, pyarrow and the terminal's libraries: 37 to 45 MiB were measured."""
 SLACK_SHARE = 20
-"""Of what all parts need, so much more is kept free: allocators round up."""
+"""One part in this many of all needs is kept free as well: allocators round up."""
 _LEAST_CACHE_BYTES = 24 * MIB
 """With less, an encoder must be renewed so often that a second worker would bring nothing."""
 _MOST_CACHE_BYTES = 96 * MIB
@@ -30,7 +30,7 @@ _CACHE_COPIES = 3
 _TEXT_COPIES = 3
 """A block waiting for its turn: raw, as text, and as the tokens it became."""
 COPIES_OF_TEXT = _TEXT_COPIES + PEAK_BYTES_PER_TEXT_BYTE
-"""What a block takes here while the reference has it."""
+"""Copies of a block in this process while the reference encodes it."""
 _TEXT_READER_BYTES = 12 * MIB
 """A window over a file, and what gz or zst unpack it with."""
 _ROW_READER_BYTES = 48 * MIB
@@ -40,15 +40,15 @@ _EXAMPLE_COPIES = 16
 """An example beside: its contents and its text as Python has them, where one emoji makes four bytes of
 every letter; marked, searched, and as bytes again."""
 _TEMPLATE_BYTES = 12 * MIB
-"""Templates and what runs them; for a Jinja template, the process that does, before it has any."""
+"""Templates and the code that runs them; for a Jinja template, its child process before it compiles."""
 _RENDER_BYTES = 28 * MIB
 """The least that a Jinja template may take: compiled, and a few copies of an example."""
 _RENDERED_READER_BYTES = 32 * MIB
-"""A reader of rows beside it: of an example's copies most are in the other process."""
+"""A reader of rows beside a Jinja template: most copies of an example are in the other process."""
 
 
 def foreign_bytes(private_at_start: int) -> int:
-    """What a process held before the stage began and that is none of its business, as in a notebook."""
+    """Memory that the process held before the stage began and that the budget ignores, as in a notebook."""
     return max(0, private_at_start - LIBRARIES_BYTES)
 
 
@@ -69,10 +69,10 @@ class Allowances:
     """The longest line or value that can be read."""
     word_limit_bytes: int
     """The longest stretch of text without a safe cut that can be encoded."""
-    room_bytes: int
-    """What the reference beside one worker may use, its process apart."""
+    reference_allowance_bytes: int
+    """What the reference's child process may use beside one worker, without the process itself."""
     spare_bytes: int
-    """What it may use with nothing else under way, less the copies of the document here."""
+    """What the child may use when nothing else runs, before the copies of the document here are taken off."""
     render_bytes: int
     """What a Jinja template may take for one example."""
     needs: dict[str, int]
@@ -82,13 +82,13 @@ class Allowances:
         """The sum of the needs: at most the budget."""
         return sum(self.needs.values())
 
-    def room_alone_bytes(self, text_bytes: int) -> int:
-        """What the reference may use for a block of so much text, with nothing else under way."""
+    def reference_alone_bytes(self, text_bytes: int) -> int:
+        """What the reference's child may use for a block of `text_bytes` when nothing else runs."""
         return self.spare_bytes - text_bytes * COPIES_OF_TEXT
 
     @property
     def renew_after_bytes(self) -> int:
-        """Text after which an encoder is renewed in any case: source code fills its share with so much."""
+        """Text after which an encoder is renewed in any case: this much source code fills its share."""
         return 10 * self.cache_bytes
 
     @property
@@ -175,7 +175,7 @@ def _needs(
 
 
 def _cache_share(vocabulary: Vocabulary, cache_bytes: int) -> int:
-    """What an encoder's words may occupy at the worst moment, or the reference beside them; or that alone."""
+    """Worst-case memory for an encoder's cache, or for the cache and the reference's child together."""
     reference = APART_BYTES + reference_bytes(vocabulary)
     if not vocabulary.plain:
         return reference + cache_bytes
@@ -215,7 +215,7 @@ def _with_rest(
         cache_bytes=cache_bytes,
         row_limit_bytes=reader // _EXAMPLE_COPIES if kind.examples else row_limit,
         word_limit_bytes=word_limit,
-        room_bytes=share - cache_bytes if vocabulary.plain else share,
+        reference_allowance_bytes=share - cache_bytes if vocabulary.plain else share,
         spare_bytes=for_one - APART_BYTES,
         render_bytes=_RENDER_BYTES + render,
         needs=needs | given,

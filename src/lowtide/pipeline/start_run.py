@@ -8,7 +8,7 @@ from pathlib import Path
 
 import xxhash
 
-from lowtide.errors import InterruptedRun, LowtideError, StoppedError
+from lowtide.errors import DoesNotFitError, LowtideError
 from lowtide.events import Listener, Note, ignore
 from lowtide.memory.budget import Budget, check_needs, choose_budget
 from lowtide.memory.limits import machine_limit
@@ -26,6 +26,7 @@ from lowtide.training.tensorboard import Board, open_wandb
 from lowtide.units import format_bytes, format_count, format_seconds
 
 _LONG_STEPS, _LONG_HOURS = 1000, 0.5
+_WEEK_HOURS = 7 * 24
 _TELLING_STEPS = 50
 """Fewer, of which the first compile, say little about speed."""
 
@@ -51,41 +52,47 @@ def start_run(
     listen: Listener,
     should_stop: ShouldStop,
     speeds: Path | None = None,
+    accepts_weeks: bool = False,
 ) -> StartedRun:
-    """Try, then train; a new run of half an hour or more is tried even when nobody asks."""
+    """Try, then train; a new run of half an hour or more is tried even when nobody asks.
+
+    One that will take more than a week is refused, unless that is accepted.
+    """
     ranks = ranks_of(environment)
     budget = _share_of(
         choose_budget(memory, machine_limit(slurm=environment), generous=True), ranks
     )
     check_needs(budget, chosen.ram_needs)
     settings, report = chosen.settings, None
+    is_new = restart or not find_checkpoints(Path(out))
+    if is_new and not accepts_weeks and not only_smoke:
+        _refuse_weeks(chosen.hours, chosen.speed.basis if chosen.speed else "")
     if not ranks.leads:
         listen = ignore
         if only_smoke:
             return StartedRun(smoke=None, run=None)
     for line in opening_lines(chosen):
         listen(Note(text=line))
-    is_new = restart or not find_checkpoints(Path(out))
     new_and_long = is_new and _is_long(chosen)
     if only_smoke or (new_and_long and not without_smoke and ranks.world_size == 1):
         listen(Note(text="trying ten steps, an evaluation, a checkpoint and a sample"))
-        try:
-            report = smoke(
-                settings,
-                out,
-                memory=memory,
-                predicted_gpu_bytes=chosen.predicted_gpu_bytes,
-                peak_flops=chosen.peak_flops,
-                listen=listen,
-            )
-        finally:  # Ctrl-C reaches the child too, whose end would else look like a fault
-            _leave_if_asked(should_stop)
+        report = smoke(
+            settings,
+            out,
+            memory=memory,
+            predicted_gpu_bytes=chosen.predicted_gpu_bytes,
+            peak_flops=chosen.peak_flops,
+            listen=listen,
+            should_stop=should_stop,
+        )
         _remember(speeds, chosen, report.tokens_per_second)
         for line in smoke_lines(report, settings.micro_batch):
             listen(Note(text=line))
         if only_smoke:
             return StartedRun(smoke=report, run=None)
         refuse_problems(report)
+        if not accepts_weeks:
+            _refuse_weeks(report.hours, "measured on some steps")
         settings = replace(settings, micro_batch=report.micro_batch)
     result = train(
         out,
@@ -102,6 +109,15 @@ def start_run(
     if ranks.world_size == 1 and result.steps >= _TELLING_STEPS:
         _remember(speeds, chosen, result.tokens_per_second)
     return StartedRun(smoke=report, run=result if ranks.leads else None)
+
+
+def _refuse_weeks(hours: float | None, basis: str) -> None:
+    if hours is not None and hours > _WEEK_HOURS:
+        raise DoesNotFitError(
+            f"the run would take {format_seconds(3600 * hours)} ({basis}), more than a week",
+            remedy="pass a smaller `--model` or fewer `--steps`, or `--yes` to begin all the same; "
+            "without `--model` one is chosen that ends in time",
+        )
 
 
 def _remember(speeds: Path | None, chosen: ChosenRun, tokens_per_second: float | None) -> None:
@@ -138,14 +154,14 @@ def opening_lines(chosen: ChosenRun) -> list[str]:
         f"{settings.model}, {size} parameters, windows of {settings.shape.context} tokens, recipe "
         f"{settings.recipe}, on {place}",
         f"{settings.steps:,} steps of {format_count(settings.batch_tokens)} tokens, "
-        f"{settings.micro_batch} windows at a time",
+        f"{min(settings.micro_batch, settings.windows_per_step)} windows at a time",
     ]
     if chosen.hours is not None and chosen.speed is not None:
         took = format_seconds(3600 * chosen.hours)
         lines[1] += f"; about {took} in all ({chosen.speed.basis})"
     if settings.init is not None:
         lines.append(_start_line(settings))
-    return [*lines, "Ctrl-C saves and stops; the same command goes on"]
+    return [*lines, "Ctrl-C saves and stops; the same command resumes the run"]
 
 
 def _start_line(settings: RunSettings) -> str:
@@ -177,16 +193,6 @@ def open_boards(wandb: str | None, out: Path, settings: RunSettings) -> tuple[Bo
         return ()
     run_id = xxhash.xxh3_64_hexdigest(str(out.absolute()).encode())
     return (open_wandb(wandb, settings.as_record(), run_id=run_id),)
-
-
-def _leave_if_asked(should_stop: ShouldStop) -> None:
-    reason = should_stop()
-    if reason is not None:
-        kind = InterruptedRun if reason == "interrupted" else StoppedError
-        raise kind(
-            "stopped during the smoke test: no step of the run itself was done",
-            remedy="run the same command again to begin",
-        )
 
 
 def smoke_lines(report: SmokeReport, planned_micro_batch: int) -> list[str]:

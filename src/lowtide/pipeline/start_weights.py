@@ -19,6 +19,7 @@ from lowtide.model.shape import SHAPES, ModelShape
 from lowtide.model.tensor_files import TensorFiles, check_size, weight_files
 from lowtide.pipeline.open_model import CONFIG_NAME, TOKENIZER_FILES, read_config
 from lowtide.storage.fingerprint import digest_file
+from lowtide.storage.paths import as_path
 from lowtide.storage.publish import storage_errors
 from lowtide.training.build import fill_first_rows
 from lowtide.training.checkpoint import MODEL_NAME, STATE_NAME, find_checkpoints, open_weights
@@ -64,7 +65,7 @@ class Start:
 
 def find_start(init: str | Path) -> Start:
     """What lies at a path; of a run, its newest checkpoint."""
-    folder = Path(init)
+    folder = as_path(init)
     with storage_errors(folder, doing="read"):
         if (folder / RUN_NAME).exists():
             return _of_run(folder)

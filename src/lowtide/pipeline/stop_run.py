@@ -39,8 +39,9 @@ class RunGuard:
         reason = self._should_stop()
         if reason is not None:
             return reason, "interrupted" if reason == "interrupted" else "asked to end"
-        if take_stop_file(self._folder):
-            return "terminated", "a .stop file was found"
+        stop = take_stop_file(self._folder)
+        if stop is not None:
+            return "terminated", stop
         if not self._memory.is_due:
             return None
         told = self._gpu.see(self._read_gpu()) if self._read_gpu else None

@@ -21,8 +21,9 @@ from lowtide.model.needs import bytes_of_checkpoint
 from lowtide.pipeline import folder as out_folder
 from lowtide.pipeline.run_source import OWN_NAMES, RunSource, stream_differences
 from lowtide.shards.layout import WORK_FOLDER
+from lowtide.source.examples.templates import TEMPLATE_FILE
 from lowtide.storage.leftovers import remove_path
-from lowtide.storage.publish import storage_errors, sync_folder
+from lowtide.storage.publish import storage_errors, sync_folder, write_atomically
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.training.checkpoint import find_checkpoints, remove_partial
 from lowtide.training.run_folder import (
@@ -248,3 +249,5 @@ def _copy_tokenizer(folder: Path, source: RunSource, listen: Listener) -> None:
         return
     if vocabulary.fingerprint == source.fingerprint:
         Tokenizer(vocabulary).save(folder / TOKENIZER)
+        if source.chat_template is not None:
+            write_atomically(folder / TOKENIZER / TEMPLATE_FILE, source.chat_template.encode())

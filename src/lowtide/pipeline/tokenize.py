@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,7 +29,7 @@ from lowtide.memory.budget import Budget
 from lowtide.memory.fence import fence
 from lowtide.memory.meter import private_bytes
 from lowtide.pipeline import folder as out_folder
-from lowtide.pipeline.encode_blocks import BlockEncoder, EncodedRun
+from lowtide.pipeline.encode_blocks import BlockEncoder
 from lowtide.pipeline.job import (
     Job,
     job_of_manifest,
@@ -41,9 +41,9 @@ from lowtide.pipeline.job import (
 )
 from lowtide.pipeline.job_inputs import describe_inputs, disown_changed, refuse_written_inputs
 from lowtide.pipeline.keep_journal import Kept, keep_journal
-from lowtide.pipeline.prepare import Prepared, on_reference, prepare
+from lowtide.pipeline.prepare import Prepared, describe_held_out, on_reference, prepare
 from lowtide.pipeline.prepare_examples import describe_spelled_out
-from lowtide.pipeline.settings import TokenizeSettings
+from lowtide.pipeline.settings import TokenizeSettings, is_one_document
 from lowtide.pipeline.shard_folder import empty_folder
 from lowtide.pipeline.shard_run import ShardRun
 from lowtide.pipeline.watch_run import ShouldStop, Watch, never_stop
@@ -51,14 +51,21 @@ from lowtide.shards.layout import MANIFEST_NAME
 from lowtide.shards.manifest import DatasetManifest, read_manifest
 from lowtide.shards.read import open_dataset
 from lowtide.source.arrow_memory import plain_allocation
+from lowtide.source.find_inputs import input_names
+from lowtide.source.find_place import naming_places
+from lowtide.source.read_text import describe_skip
 from lowtide.source.skipped import describe_skipped
 from lowtide.source.stream import Block, Cursor, read_blocks
-from lowtide.tokenizer.agreement import SAMPLE_BYTES, find_disagreement
+from lowtide.storage.paths import as_path
+from lowtide.tokenizer.agreement import SAMPLE_BYTES, find_disagreement, sample_pieces
 from lowtide.tokenizer.encode import Encoder
 from lowtide.units import MIB, format_bytes, format_count
 
 _FENCE_SLACK_BYTES = 192 * MIB
 """Reserved memory that is never touched counts for a fence and not for a budget."""
+
+_REFERENCE_PRICE = "at 1.4 to 3.7 MB per CPU second instead of 49 to 54"
+"""As docs/reference.md has it, under tokenizers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,12 +76,12 @@ class TokenizeResult:
     manifest: DatasetManifest
     seconds: float
     peak_private_bytes: int
-    """The most that was seen after any block; 0 when there was nothing to do."""
+    """The most that was seen after any block and at the end; 0 when the folder was done already."""
     already_done: bool = False
 
 
 def tokenize(
-    inputs: Sequence[str | Path],
+    inputs: str | Path | Sequence[str | Path],
     out: str | Path,
     settings: TokenizeSettings | None = None,
     *,
@@ -84,37 +91,40 @@ def tokenize(
     listen: Listener = ignore,
     should_stop: ShouldStop = never_stop,
 ) -> TokenizeResult:
-    """Turn text files into token shards in the folder `out`, or go on where an earlier call was cut off.
+    """Turn text files into token shards in the folder `out`, or resume where an earlier call was cut off.
 
     `memory` ("1GiB", "50%") and `workers` change how much is used and how long it takes, never a byte of
-    the output. Raises StoppedError after a clean stop; the same call goes on.
+    the output. Raises StoppedError after a clean stop; the same call resumes the run.
 
-        lowtide.tokenize(["corpus/*.parquet"], "tokens", memory="1GiB")
+        lowtide.tokenize("corpus/*.parquet", "tokens", memory="1GiB")
     """
     started = time.monotonic()
-    folder = Path(out)
+    folder = as_path(out)
     prepared = prepare(
-        [str(item) for item in inputs],
+        input_names(inputs),
         settings or TokenizeSettings(),
         out=folder,
         memory=memory,
         workers=workers,
     )
-    return_large_pieces()
-    _introduce(prepared, listen)
-    out_folder.make_folder(folder)
-    with out_folder.hold_lock(folder):
-        out_folder.remove_killed_writes(folder)
-        job = Job(
-            settings=prepared.settings,
-            tokenizer_fingerprint=prepared.vocabulary.fingerprint,
-            inputs=describe_inputs(prepared.inputs),
-        )
-        if restart:
-            empty_folder(folder, prepared.layout)
-        if (folder / MANIFEST_NAME).exists():
-            return _already_done(folder, job)
-        return _run(folder, prepared, job, listen=listen, should_stop=should_stop, started=started)
+    with closing(prepared):
+        return_large_pieces()
+        _introduce(prepared, listen)
+        out_folder.make_folder(folder)
+        with out_folder.hold_lock(folder):
+            out_folder.remove_killed_writes(folder)
+            job = Job(
+                settings=prepared.settings,
+                tokenizer_fingerprint=prepared.vocabulary.fingerprint,
+                inputs=describe_inputs(prepared.inputs),
+            )
+            if restart:
+                empty_folder(folder, prepared.layout)
+            if (folder / MANIFEST_NAME).exists():
+                return _already_done(folder, job)
+            return _run(
+                folder, prepared, job, listen=listen, should_stop=should_stop, started=started
+            )
 
 
 def _introduce(prepared: Prepared, listen: Listener) -> None:
@@ -124,6 +134,11 @@ def _introduce(prepared: Prepared, listen: Listener) -> None:
         listen(Note(text="standard input is read once: a run that is cut off cannot be resumed"))
     if prepared.skipped:
         listen(Note(text=describe_skipped(prepared.skipped)))
+    skips_whole = describe_skip(prepared.read, prepared.inputs)
+    if skips_whole:
+        listen(Note(text=skips_whole))
+    if is_one_document(prepared.settings, prepared.inputs):
+        listen(Note(text=f"one document: {describe_held_out(prepared)}"))
     spelled = describe_spelled_out(prepared.settings, prepared.vocabulary)
     if spelled:
         listen(Note(text=spelled))
@@ -234,19 +249,25 @@ def _find_finished(folder: Path, job: Job) -> DatasetManifest:
 
 def _encode_all(run: ShardRun, prepared: Prepared, watch: Watch, listen: Listener) -> None:
     """Read, encode and write to the end, with a checkpoint before any error leaves the house."""
-    blocks = read_blocks(
-        prepared.inputs, prepared.read, start=run.cursor, partly_read=run.partly_read
+    blocks = watch.while_reading(
+        read_blocks(prepared.inputs, prepared.read, start=run.cursor, partly_read=run.partly_read)
     )
     used_bytes = private_bytes() - prepared.foreign_bytes
     extra_bytes = prepared.budget.total_bytes - used_bytes + _FENCE_SLACK_BYTES
     with plain_allocation(), fence(max(extra_bytes, _FENCE_SLACK_BYTES)):
-        prepared, first, blocks = prove_encoder(prepared, run, blocks, listen)
+        with naming_places(prepared.inputs, prepared.read, lambda: Cursor(file=0, position=0)):
+            prepared, first, blocks = prove_encoder(
+                prepared, run, blocks, listen, heed=watch.while_reading
+            )
         encoder = BlockEncoder(prepared.recipe, prepared.allowances, first)
-        runs = encoder.encode_in_order(blocks, continues=run.inside_document)
         try:
-            _write_all(run, runs, encoder, watch)
+            with (
+                naming_places(prepared.inputs, prepared.read, lambda: run.cursor),
+                closing(encoder),
+            ):
+                _write_all(run, blocks, encoder, watch)
         except (StorageError, ChangedInputError):
-            raise  # no checkpoint can be had on a failed disk, and none is wanted of mixed text
+            raise  # a failed disk cannot take a checkpoint, and mixed text must not be in one
         except LowtideError:
             run.checkpoint()
             raise
@@ -254,7 +275,7 @@ def _encode_all(run: ShardRun, prepared: Prepared, watch: Watch, listen: Listene
             run.checkpoint()
             raise DataError(
                 f"an allocation beyond the budget was refused ({cause or 'out of memory'})",
-                remedy="pass a larger `--memory`; the same command goes on where it was",
+                remedy="pass a larger `--memory`; the same command resumes where it stopped",
             ) from cause
     if prepared.settings.examples:
         _refuse_nothing_learnt(run)
@@ -288,58 +309,66 @@ def _refuse_nothing_learnt(run: ShardRun) -> None:
     )
 
 
-def _write_all(
-    run: ShardRun, runs: Iterator[EncodedRun], encoder: BlockEncoder, watch: Watch
-) -> None:
-    for encoded in runs:
-        due = run.take(encoded)
-        watch.after_block(encoder, checkpoint_is_due=due)
+def _write_all(run: ShardRun, blocks: Iterator[Block], encoder: BlockEncoder, watch: Watch) -> None:
+    with closing(encoder.encode_in_order(blocks, continues=run.inside_document)) as runs:
+        for encoded in runs:
+            due = run.take(encoded)
+            watch.after_block(encoder, checkpoint_is_due=due)
     watch.after_all()
 
 
 def prove_encoder(
-    prepared: Prepared, run: ShardRun, blocks: Iterator[Block], listen: Listener
+    prepared: Prepared,
+    run: ShardRun,
+    blocks: Iterator[Block],
+    listen: Listener,
+    *,
+    heed: Callable[[Iterator[Block]], Iterator[Block]] = iter,
 ) -> tuple[Prepared, Encoder, Iterator[Block]]:
-    """An encoder that was compared with the reference on the front of the input, and the blocks to be read.
+    """An encoder that was compared with the reference on the front of the input, and all blocks still to read.
 
-    The sample is the front of the whole input, in a run that goes on as well, and as long for every budget: the
-    decision depends on nothing else. Where the two differ, the reference encodes the whole run.
+    The sample is the front of the whole input, also in a resumed run, and has the same length for every budget,
+    so the decision depends on nothing else. Where the two differ, the reference encodes the whole run. `heed`
+    wraps blocks that are read for the sample alone, so that a stop ends that too.
     """
     settings = prepared.recipe.encode
-    encoder = Encoder(settings, room_bytes=prepared.allowances.room_bytes)
+    encoder = Encoder(settings, allowance_bytes=prepared.allowances.reference_allowance_bytes)
     name = prepared.vocabulary.name
-    if encoder.is_fast:
-        front, blocks = _front(prepared, run, blocks)
-        found = find_disagreement(encoder, settings, front)
+    why = encoder.why_reference
+    if why is None:
+        front, blocks = _front(prepared, run, blocks, heed)
+        pieces = sample_pieces(encoder, settings, front)
+        found = find_disagreement(encoder, settings, pieces)
         if found is None:
             give_back()
-            if front:
-                text = f"ids equal the reference's on {format_bytes(len(front))} of this input"
-                listen(Note(text=text))
+            if pieces:
+                compared = format_bytes(sum(map(len, pieces)))
+                listen(Note(text=f"ids equal the reference's on {compared} of this input"))
             return prepared, encoder, blocks
-        prepared = on_reference(prepared)
-        text = (
-            f"gigatoken's ids for {name} are not the reference's, at {found[:60]!r}: "
-            "the reference encodes this run"
+        why = f"gigatoken's ids are not the reference's, at {found[:60]!r}"
+        prepared = on_reference(prepared, why)
+        encoder = Encoder(
+            prepared.recipe.encode, allowance_bytes=prepared.allowances.reference_allowance_bytes
         )
-        encoder = Encoder(prepared.recipe.encode, room_bytes=prepared.allowances.room_bytes)
         give_back()
     else:
-        prepared = on_reference(prepared)
-        text = (
-            f"{name} runs on the reference encoder: gigatoken does not read it as tokenizers does"
-        )
+        prepared = on_reference(prepared, why)
+    text = f"{name} runs on the reference encoder, {_REFERENCE_PRICE}: {why}"
     listen(Note(text=text, level="warning"))
     return prepared, encoder, blocks
 
 
 def _front(
-    prepared: Prepared, run: ShardRun, blocks: Iterator[Block]
+    prepared: Prepared,
+    run: ShardRun,
+    blocks: Iterator[Block],
+    heed: Callable[[Iterator[Block]], Iterator[Block]],
 ) -> tuple[bytes, Iterator[Block]]:
-    """The first text of the input, and the blocks with what was read of them put back."""
+    """The first text of the input, and all blocks, those that were read for it included."""
     first = Cursor(file=0, position=0)
     goes_on = run.cursor != first
-    source = read_blocks(prepared.inputs, prepared.read, start=first) if goes_on else blocks
+    whole = read_blocks(prepared.inputs, prepared.read, start=first)
+    source = heed(whole) if goes_on else blocks
     taken: list[Block] = []
     while sum(len(block.text) for block in taken) < SAMPLE_BYTES:
         block = next(source, None)

@@ -17,6 +17,7 @@ from lowtide.memory.limits import machine_limit
 from lowtide.pipeline.open_run import follow, open_run
 from lowtide.pipeline.run_source import dataset_source
 from lowtide.pipeline.watch_run import ShouldStop
+from lowtide.storage.paths import as_path
 from lowtide.training.data_parallel import Ranks
 from lowtide.training.gpu_memory import peak_of_gpu
 from lowtide.training.loop import Loop
@@ -40,14 +41,14 @@ def train(
     peak_flops: float | None = None,
     boards: Sequence[Board] = (),
 ) -> TrainedRun:
-    """Train in the folder `out`, or go on where an earlier call was cut off.
+    """Train in the folder `out`, or resume where an earlier call was cut off.
 
-    Raises StoppedError after a clean stop; the same call goes on, to the same weights. Without `should_stop`,
+    Raises StoppedError after a clean stop; the same call resumes, to the same weights. Without `should_stop`,
     signals ask for one. `boards` are drawn on beside TensorBoard's files.
     """
     started = time.monotonic()
     ranks = ranks or Ranks()
-    folder = Path(out)
+    folder = as_path(out)
     budget = memory
     if not isinstance(budget, Budget):
         budget = choose_budget(budget, machine_limit(), generous=True)
@@ -68,7 +69,7 @@ def train(
         if 0 < state.step < settings.steps:
             text = f"going on after step {state.step}: the checkpoint stands and is verified"
             run.listen(Note(text=text))
-        if state.step >= settings.steps:
+        if state.step >= settings.steps and not state.owes_evaluation:
             return TrainedRun(
                 folder=folder,
                 state=state,

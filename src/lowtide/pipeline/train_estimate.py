@@ -9,13 +9,16 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from lowtide.errors import DoesNotFitError
+from lowtide.memory.allocator import return_large_pieces
 from lowtide.memory.budget import Budget
 from lowtide.pipeline.estimate import free_bytes, refuse_stdin
 from lowtide.pipeline.folder import TOKENIZER, check_folder
 from lowtide.pipeline.train_prepare import TrainPrepared, prepare_training
 from lowtide.pipeline.train_settings import TrainSettings
+from lowtide.source.arrow_memory import plain_allocation
 from lowtide.source.sample import SampledText, sample_inputs
 from lowtide.source.skipped import Skipped, describe_skipped
+from lowtide.storage.paths import as_path
 from lowtide.tokenizer.count_words import ENTRY_BYTES, WordCounter
 from lowtide.units import KIB, MIB, format_bytes, format_count, format_seconds
 
@@ -101,12 +104,14 @@ def estimate_training(
     """Predict a run from a few hundred KiB; refuse (exit 3) what cannot fit on the disk."""
     started = time.perf_counter()
     refuse_stdin(inputs)
-    check_folder(Path(out), TOKENIZER)
+    check_folder(as_path(out), TOKENIZER)
     prepared = prepare_training(inputs, settings, out=Path(out), memory=memory, workers=workers)
     start_seconds = time.perf_counter() - started
     read = replace(prepared.read, block_bytes=_SAMPLE_BYTES)
-    samples = sample_inputs(prepared.inputs, read, count=_SAMPLES)
-    probe = _probe(samples, prepared)
+    return_large_pieces()
+    with plain_allocation():
+        samples = sample_inputs(prepared.inputs, read, count=_SAMPLES)
+        probe = _probe(samples, prepared)
     found = _predict(prepared, samples, probe, start_seconds, free_bytes(Path(out)))
     if found.disk_needed_bytes > found.disk_free_bytes:
         raise DoesNotFitError(
@@ -151,9 +156,9 @@ def _predict(
     disk_free_bytes: int,
 ) -> TrainEstimate:
     allowances = prepared.allowances
-    sampled_input = sum(sample.input_bytes for sample in samples)
-    share = prepared.input_bytes / max(1, sampled_input)
     sampled_bytes = sum(sample.text_bytes for sample in samples)
+    text_bytes = sum(sample.text_bytes * sample.stands_for for sample in samples)
+    share = text_bytes / max(1, sampled_bytes)
     distinct = _grown(probe, share)
     distinct_bytes = distinct * _WORD_BYTES
     sizes = prepared.settings.vocab_size
@@ -163,7 +168,7 @@ def _predict(
         skipped=prepared.skipped,
         input_bytes=prepared.input_bytes,
         sampled_bytes=sampled_bytes,
-        text_bytes=round(sampled_bytes * share),
+        text_bytes=round(text_bytes),
         distinct_words=distinct,
         table_words=allowances.table_bytes // ENTRY_BYTES,
         disk_needed_bytes=3 * distinct_bytes + sum(sizes) * _OUTPUT_BYTES_A_TOKEN,

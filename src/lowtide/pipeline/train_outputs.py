@@ -49,12 +49,24 @@ def size_folder(settings: TrainSettings, vocab_size: int) -> str:
     return "" if len(settings.vocab_size) == 1 else str(vocab_size)
 
 
+def refuse_linked_folders(folder: Path, settings: TrainSettings) -> None:
+    """UsageError where a link stands in place of a size's folder: what it leads to would be written into."""
+    for size in settings.vocab_size:
+        inside = folder / size_folder(settings, size)
+        if inside != folder and inside.is_symlink():
+            raise UsageError(
+                f"{folder} already holds something else, such as {inside.name}, which is a link",
+                remedy=f"remove the link {inside}, or pass a new or empty folder as `--out`",
+            )
+
+
 def write_vocabulary(
     folder: Path, settings: TrainSettings, vocab_size: int, pairs: BytePairs
 ) -> list[OutputFile]:
     """Write all files of one size; none is announced before the manifest stands."""
     inside = size_folder(settings, vocab_size)
     if inside:
+        refuse_linked_folders(folder, settings)  # counting took long, and one may have come since
         with storage_errors(folder / inside):
             (folder / inside).mkdir(exist_ok=True)
         remove_leftovers(folder / inside)  # of a run that was killed while it wrote here

@@ -37,7 +37,7 @@ class TrainPrepared:
     foreign_bytes: int
     """Private memory that was there before and that the budget does not count."""
     foreign_pids: frozenset[int]
-    """Child processes that were there before: what they hold is not counted either."""
+    """Child processes from before the run: their memory is not counted either."""
 
     @property
     def input_bytes(self) -> int:

@@ -13,6 +13,7 @@ from lowtide.errors import UsageError
 from lowtide.pipeline.settings import check_choice, check_input_format
 from lowtide.source.blocks import BadText
 from lowtide.source.find_inputs import InputFormat
+from lowtide.storage.decode_json import convert_json
 from lowtide.tokenizer.byte_pairs import unspell
 from lowtide.tokenizer.patterns import PatternName
 from lowtide.tokenizer.reference_train import Ties
@@ -66,7 +67,7 @@ def make_train_settings(chosen: Mapping[str, object]) -> TrainSettings:
     if isinstance(sizes, Sequence):
         resolved["vocab_size"] = tuple(sorted(set(sizes)))
     try:
-        return msgspec.convert(resolved, TrainSettings)
+        return convert_json(resolved, TrainSettings)
     except msgspec.ValidationError as cause:
         raise UsageError(
             f"a setting is not valid: {cause}", remedy="see `lowtide train-tokenizer --help`"

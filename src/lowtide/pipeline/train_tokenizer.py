@@ -14,7 +14,13 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lowtide.errors import ChangedInputError, DataError, LowtideError, StorageError, UsageError
+from lowtide.errors import (
+    ChangedInputError,
+    DataError,
+    LowtideError,
+    StorageError,
+    UsageError,
+)
 from lowtide.events import Listener, Note, ignore
 from lowtide.memory.allocator import give_back, return_large_pieces
 from lowtide.memory.budget import Budget
@@ -47,6 +53,7 @@ from lowtide.pipeline.train_outputs import (
     empty_work_folder,
     find_finished,
     publish_tokenizer,
+    refuse_linked_folders,
     write_picture,
     write_vocabulary,
 )
@@ -54,8 +61,12 @@ from lowtide.pipeline.train_prepare import TrainPrepared, prepare_training
 from lowtide.pipeline.train_settings import TrainSettings
 from lowtide.pipeline.watch_run import ShouldStop, Watch, never_stop
 from lowtide.source.arrow_memory import plain_allocation
+from lowtide.source.find_inputs import input_names
+from lowtide.source.find_place import naming_places
+from lowtide.source.read_text import describe_skip
 from lowtide.source.skipped import Skipped, describe_skipped
 from lowtide.source.stream import read_blocks
+from lowtide.storage.paths import as_path
 from lowtide.tokenizer.vocabulary import from_json, load_vocabulary
 from lowtide.tokenizer.write_files import tokenizer_json
 from lowtide.units import MIB, format_bytes
@@ -88,7 +99,7 @@ class TrainResult:
 
 
 def train_tokenizer(
-    inputs: Sequence[str | Path],
+    inputs: str | Path | Sequence[str | Path],
     out: str | Path,
     settings: TrainSettings | None = None,
     *,
@@ -99,17 +110,17 @@ def train_tokenizer(
     should_stop: ShouldStop = never_stop,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> TrainResult:
-    """Learn a BPE tokenizer from text files into the folder `out`, or go on where an earlier call was cut off.
+    """Learn a BPE tokenizer from text files into the folder `out`, or resume where an earlier call was cut off.
 
     `memory` ("1GiB", "50%"), `workers` and `checkpoint_seconds` change how much is used and how long it
-    takes, never a byte of the output. Raises StoppedError after a clean stop; the same call goes on.
+    takes, never a byte of the output. Raises StoppedError after a clean stop; the same call resumes the run.
 
-        lowtide.train_tokenizer(["corpus/*.parquet"], "tokenizer", lowtide.TrainSettings(vocab_size=(8000,)))
+        lowtide.train_tokenizer("corpus/*.parquet", "tokenizer", lowtide.TrainSettings(vocab_size=(8000,)))
     """
     started = time.monotonic()
-    folder = Path(out)
+    folder = as_path(out)
     prepared = prepare_training(
-        [str(item) for item in inputs],
+        input_names(inputs),
         settings or TrainSettings(),
         out=folder,
         memory=memory,
@@ -121,10 +132,15 @@ def train_tokenizer(
         listen(Note(text="standard input is read once: a run that is cut off cannot be resumed"))
     if prepared.skipped:
         listen(Note(text=describe_skipped(prepared.skipped)))
+    skips_whole = describe_skip(prepared.read, prepared.inputs)
+    if skips_whole:
+        listen(Note(text=skips_whole))
     out_folder.make_folder(folder, TOKENIZER)
     with out_folder.hold_lock(folder):
         out_folder.remove_killed_writes(folder)
         job = TrainJob(settings=prepared.settings, inputs=describe_inputs(prepared.inputs))
+        if restart or not (folder / TOKENIZER.manifest_name).exists():
+            refuse_linked_folders(folder, prepared.settings)
         if restart:
             empty_tokenizer_folder(folder, prepared.settings)
         if (folder / TOKENIZER.manifest_name).exists():
@@ -251,19 +267,20 @@ def _count_all(run: CountRun, prepared: TrainPrepared, watch: Watch) -> CountPro
             for block in read_blocks(
                 prepared.inputs, prepared.read, start=run.cursor, partly_read=run.partly_read
             ):
-                due = run.take(block)
+                with naming_places(prepared.inputs, prepared.read, lambda: run.cursor):
+                    due = run.take(block)
                 watch.after_block(run, checkpoint_is_due=due)
             run.finish()
             watch.after_all()
         except (StorageError, ChangedInputError):
-            raise  # no checkpoint can be had on a failed disk, and none is wanted of mixed text
+            raise  # a failed disk cannot take a checkpoint, and mixed text must not be in one
         except LowtideError:
             run.checkpoint()
             raise
         except MemoryError as cause:
             raise DataError(
                 f"an allocation beyond the budget was refused ({cause or 'out of memory'})",
-                remedy="pass a larger `--memory`; the same command goes on where it was",
+                remedy="pass a larger `--memory`; the same command resumes where it stopped",
             ) from cause
     if not (run.progress.totals and run.progress.totals.words):
         raise _nothing_to_learn(run, prepared.settings)

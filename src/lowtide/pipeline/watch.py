@@ -92,6 +92,7 @@ class _Session:
         self._asking: Asking | None = None
         self._forced = False
         self._alerts = self._peak = 0
+        self._fullest_gpus: dict[int, GpuReading] = {}
         self._began = self._forecast_at = time.monotonic()
         self._told_seconds: float | None = None
 
@@ -120,6 +121,7 @@ class _Session:
             alerts=self._alerts,
             timeline=self._settings.timeline,
             forced=self._forced,
+            fullest_gpus=tuple(self._fullest_gpus.values()),
         )
 
     def _is_there(self) -> bool:
@@ -145,11 +147,18 @@ class _Session:
             fence = format_bytes(self._settings.fence_bytes)
             where = f"the job has a {box.how} of its own, where the kernel enforces {fence}"
         elif box is not None:
-            where = f"the job has a {box.how} of its own, without a limit, for none was named"
+            why = "none was named"
+            if self._settings.lines.most is Response.NOTE:
+                why = "`--until note` only tells"
+            where = f"the job has a {box.how} of its own, without a limit, for {why}"
         self._listen(Note(text=f"limit {words}; {where}"))
 
     def _see(self, reading: Reading) -> None:
         self._peak = max(self._peak, reading.private_bytes)
+        for gpu in reading.gpus:
+            fullest = self._fullest_gpus.get(gpu.index)
+            if fullest is None or gpu.used_bytes > fullest.used_bytes:
+                self._fullest_gpus[gpu.index] = gpu
         self._history.add(reading.at, reading.used_bytes)
         self._timeline.read(reading)
         self._listen(reading)

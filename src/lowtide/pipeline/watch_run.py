@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Protocol
 
@@ -21,13 +22,17 @@ from lowtide.memory.allocator import give_back
 from lowtide.memory.budget import Budget
 from lowtide.memory.meter import private_bytes
 from lowtide.memory.pressure import Stage
-from lowtide.pipeline.folder import take_stop_file
+from lowtide.pipeline.folder import STOP_NAME, take_stop_file
 from lowtide.pipeline.guard_memory import MemoryGuard
 from lowtide.pipeline.job import Counts
+from lowtide.source.blocks import Block
 
 ShouldStop = Callable[[], StopReason | None]
 
 _TELL_SECONDS = 0.2
+_DEAF_SECONDS = 1.0
+"""If stops were not looked at for so long, reading looks: one asked for earlier must not undo all progress."""
+_PATIENCE_SECONDS = 0.7
 _CHECKPOINT_SECONDS = 10.0
 
 
@@ -68,7 +73,7 @@ class Renewable(Protocol):
     def renew(self) -> None: ...
 
     def take_apart_bytes(self) -> int:
-        """The most that its child processes held since this was last asked."""
+        """Peak memory of its child processes since the last call."""
 
 
 def never_stop() -> StopReason | None:
@@ -97,7 +102,7 @@ class Watch:
         self._checkpoint_seconds = checkpoint_seconds
         self._resumed_bytes = run.done_bytes
         self._told = -math.inf  # stops asked for before the first block are obeyed after it
-        self._checkpointed = time.monotonic()
+        self._checkpointed = self._began = time.monotonic()
         self._guard = MemoryGuard(
             prepared.budget,
             listen,
@@ -116,6 +121,21 @@ class Watch:
                 Checkpointed(done_bytes=self._run.done_bytes, tokens=self._run.counts.tokens)
             )
 
+    def while_reading(self, blocks: Iterator[Block]) -> Iterator[Block]:
+        """The blocks as they come. Where reading is slow, a stop is obeyed before the first one is done.
+
+        A stop waits a moment for the block that is under way: what it holds need not be done again.
+        """
+        heard = math.inf
+        for block in blocks:
+            now = time.monotonic()
+            if now - max(self._told, self._began) > _DEAF_SECONDS:
+                if now - heard > _PATIENCE_SECONDS:
+                    self._obey_stops()
+                asked = self._should_stop() or os.path.lexists(self._run.folder / STOP_NAME)
+                heard = min(heard, now) if asked else math.inf
+            yield block
+
     def after_slice(self, encoder: Renewable, merges: int, most_merges: int) -> None:
         """The same while merges are learnt, which is not worth a checkpoint."""
 
@@ -131,8 +151,9 @@ class Watch:
         self._look(how_far, encoder)
 
     def after_all(self) -> None:
-        """The last that is told of the input: all of it."""
+        """The last that is told of the input: all of it. Without a block, this is the peak."""
         used_bytes = private_bytes() - self._prepared.foreign_bytes
+        self.peak_private_bytes = max(self.peak_private_bytes, used_bytes)
         self._listen(self._how_far(used_bytes, time.monotonic() - self._started))
 
     def _look(self, how_far: Callable[[int, float], Event], encoder: Renewable) -> None:
@@ -165,8 +186,9 @@ class Watch:
             raise self._stopped("interrupted", InterruptedRun)
         if reason == "terminated":
             raise self._stopped("asked to end", StoppedError)
-        if take_stop_file(self._run.folder):
-            raise self._stopped("a .stop file was found", StoppedError)
+        stop = take_stop_file(self._run.folder)
+        if stop is not None:
+            raise self._stopped(stop, StoppedError)
 
     def _judge_memory(self, encoder: Renewable) -> None:
         """note → give caches back → seal and stop; the kernel is never left to decide."""

@@ -32,7 +32,7 @@ class WatchSettings:
     lines: Lines
     limit_in_words: str
     fence_bytes: int | None
-    """What the job's own cgroup enforces; None where no limit was named."""
+    """What the job's own cgroup enforces; None where no limit was named, or only notes are wanted."""
     timeline: Path
     alerts: Path
     grace_seconds: float = 60.0
@@ -66,7 +66,7 @@ def choose_settings(
             limit_bytes=limit_bytes, floor_bytes=_floor(floor), most=Response[most.upper()]
         ),
         limit_in_words=in_words,
-        fence_bytes=fence_of(limit_bytes) if limit is not None else None,
+        fence_bytes=None if limit is None or most == "note" else fence_of(limit_bytes),
         timeline=Path(timeline) if timeline else state / "watch" / named,
         alerts=Path(alerts) if alerts else state / "alerts.log",
         grace_seconds=grace_seconds,

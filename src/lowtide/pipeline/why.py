@@ -28,7 +28,7 @@ from lowtide.storage.publish import storage_errors
 
 _MOST_TIMELINES = 200
 _NOT_BESIDE = (
-    "the timeline names it, and it lies elsewhere; pass it with `--log` if it is the job's"
+    "the timeline names it, and it is a link or lies elsewhere; pass it with `--log` if it is right"
 )
 
 
@@ -135,8 +135,9 @@ def _timeline_of(pid: int, folder: Path) -> Path | None:
 def _may_read(span: LogSpan, journal: Path, question: Question) -> bool:
     """Whether a file that the journal names is read. A journal comes from anywhere, and could name any file.
 
-    What lies beside it or below, and is not hidden, came with it. Elsewhere counts what `watch` noted in its
-    own folder for this very user. Both must have the journal's owner. Or the user names the file as well.
+    What lies beside it or below, and is neither hidden nor a link, came with it; a file with a second name may
+    be anybody's. Elsewhere counts what `watch` noted in its own folder for this very user. Both must have the
+    journal's owner. Or the user names the file as well.
     """
     path, place = Path(span.path), journal.resolve()
     try:
@@ -147,12 +148,15 @@ def _may_read(span: LogSpan, journal: Path, question: Question) -> bool:
         found, owner = path.resolve(), place.stat().st_uid
         if path.stat().st_uid != owner:
             return False
+        has_other_names = path.stat().st_nlink > 1 or place.stat().st_nlink > 1
     except (OSError, RuntimeError):
         return False
-    if found.is_relative_to(place.parent):
-        return not any(part.startswith(".") for part in found.relative_to(place.parent).parts)
     us = os.geteuid() if hasattr(os, "geteuid") else owner
-    return owner == us and place.parent == question.timelines.resolve()
+    if owner == us and place.parent == question.timelines.resolve():
+        return True
+    if has_other_names or not found.is_relative_to(place.parent):
+        return False
+    return not any(part.startswith(".") for part in found.relative_to(place.parent).parts)
 
 
 def _look_for_life(evidence: Evidence, folder: Path | None) -> Evidence:

@@ -39,10 +39,13 @@ def _facts(plan: Plan) -> list[str]:
     speed = "speed not known" if machine.peak_flops is None else _peak_speed(plan)
     learnt = data.learnt_tokens
     examples = "" if learnt is None else f" in examples, {format_count(learnt)} of them learnt"
-    held = f", {data.val_fraction:.1%} of it held out" if data.val_fraction else ""
+    tokens = f"{format_count(data.train_tokens)} tokens to train on"
+    if data.held_out_tokens:
+        stored = format_count(data.train_tokens + data.held_out_tokens)
+        tokens = f"{stored} tokens, {format_count(data.held_out_tokens)} of them to be held out"
     return _rows(
         [
-            ("data", f"{data.path}: {format_count(data.train_tokens)} tokens to train on{examples}{held}, "
+            ("data", f"{data.path}: {tokens}{examples}, "
              f"{vocabulary}"),
             ("machine", f"{machine.name} ({machine.found}), {format_bytes(machine.total_bytes)}, {speed}"),
         ]

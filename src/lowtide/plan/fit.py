@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from lowtide.model.needs import AttentionKind, MemoryNeeds, Recipe, StepKind, peak_of_run
+from lowtide.model.needs import AttentionKind, Device, MemoryNeeds, Recipe, StepKind, peak_of_run
 from lowtide.model.shape import ModelShape
 from lowtide.plan.machine import Machine
 
 RECIPES: tuple[Recipe, ...] = ("fast", "lean", "leanest")
-_FEWEST_TOKENS = 4096
-"""Fewer at a time leave a GPU idle between kernels: then a leaner recipe with more of them is faster."""
+_BUSY_TOKENS: dict[Device, int] = {"cuda": 4096, "cpu": 1024}
+"""Fewer at a time leave a GPU idle between kernels: then a leaner recipe with more of them is faster.
+More at a time make a CPU no faster, and take more memory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +65,8 @@ def fit_recipes(
     for recipe in RECIPES:
         kind = step_kind(machine, recipe, attention=attention)
         largest = largest_micro_batch(shape, kind, machine.budget_bytes, most=windows_per_step)
+        if recipe == "leanest" and not machine.has_torchao:
+            largest = 0
         found.append(RecipeFit(recipe=recipe, largest_micro_batch=largest, kind=kind))
     return found
 
@@ -85,11 +88,16 @@ def choose_fit(shape: ModelShape, recipes: list[RecipeFit], *, windows_per_step:
     able = [one for one in recipes if one.largest_micro_batch]
     if not able:
         return None
-    busy = [one for one in able if one.largest_micro_batch * shape.context >= _FEWEST_TOKENS]
+    device = able[0].kind.device
+    enough = -(-_BUSY_TOKENS[device] // shape.context)
+    busy = [one for one in able if one.largest_micro_batch >= enough]
     whole = [one for one in able if one.largest_micro_batch >= windows_per_step]
     first_best = max(able, key=lambda one: one.largest_micro_batch)
     chosen = (busy or whole or [first_best])[0]
-    parts = -(-windows_per_step // chosen.largest_micro_batch)
+    most = chosen.largest_micro_batch
+    if device == "cpu":
+        most = min(most, enough)
+    parts = -(-windows_per_step // most)
     while windows_per_step % parts:  # equal parts: a short last one would waste a pass
         parts += 1
     micro_batch = windows_per_step // parts

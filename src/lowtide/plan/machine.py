@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from types import MappingProxyType
 
 from lowtide.errors import UsageError
+from lowtide.memory.budget import choose_budget
 from lowtide.memory.limits import machine_limit
 from lowtide.model.needs import Device
 from lowtide.plan.cards import Card, PeakSource, find_card, match_card
@@ -45,6 +47,8 @@ class Machine:
     """How this is known, in words."""
     measured: tuple[MeasuredSpeed, ...] = ()
     """What was trained here before, and how fast."""
+    has_torchao: bool = True
+    """Without it, the recipe leanest does not run here."""
 
     @property
     def slack_bytes(self) -> int:
@@ -68,11 +72,15 @@ class SeenCard:
 
 
 def choose_machine(
-    *, gpu: str | None = None, vram: str | None = None, slurm: Mapping[str, str] = _NO_SLURM
+    *,
+    gpu: str | None = None,
+    vram: str | None = None,
+    slurm: Mapping[str, str] = _NO_SLURM,
+    memory: str | None = None,
 ) -> Machine:
     """The card that was named, so much memory of one, else the first card that is here, else the CPU.
 
-    `slurm` is the environment: SLURM's limits, and CUDA_VISIBLE_DEVICES.
+    `slurm` is the environment: SLURM's limits, and CUDA_VISIBLE_DEVICES. `memory` is the budget on a CPU.
     """
     if gpu is not None:
         card = find_card(gpu)
@@ -82,7 +90,7 @@ def choose_machine(
     seen = visible_cards(seen_cards(), slurm.get("CUDA_VISIBLE_DEVICES"))
     if seen:
         return _of_seen(seen)
-    return cpu_machine(slurm)
+    return cpu_machine(slurm, memory)
 
 
 def seen_cards() -> list[SeenCard]:
@@ -146,7 +154,8 @@ def _of_seen(seen: list[SeenCard]) -> Machine:
     found = "found here" if len(seen) == 1 else f"found here, one of {len(seen)}"
     card = match_card(first.name, memory_bytes=first.total_bytes)
     if card is not None:
-        return _of_card(card, first.total_bytes, found, first.used_bytes)
+        machine = _of_card(card, first.total_bytes, found, first.used_bytes)
+        return replace(machine, has_torchao=find_spec("torchao") is not None)
     return Machine(
         name=first.name,
         device="cuda",
@@ -156,6 +165,7 @@ def _of_seen(seen: list[SeenCard]) -> Machine:
         peak_source="assumed",
         bfloat16=True,
         found=f"{found}; its speed is not in the table",
+        has_torchao=find_spec("torchao") is not None,
     )
 
 
@@ -178,17 +188,18 @@ def _of_memory(memory_bytes: int) -> Machine:
     )
 
 
-def cpu_machine(slurm: Mapping[str, str] = _NO_SLURM) -> Machine:
-    """This machine without a card: for small models, and for trying things."""
-    limit = machine_limit(slurm=slurm)
+def cpu_machine(slurm: Mapping[str, str] = _NO_SLURM, memory: str | None = None) -> Machine:
+    """This machine without a card, with the budget that training has there."""
+    budget = choose_budget(memory, machine_limit(slurm=slurm), generous=True)
     cores = os.cpu_count() or 1
     return Machine(
         name=f"the CPU, {cores} cores",
         device="cpu",
-        total_bytes=limit.total_bytes,
+        total_bytes=budget.total_bytes,
         taken_bytes=LIBRARY_BYTES,
         peak_flops=cores * _FLOPS_OF_A_CORE,
         peak_source="assumed",
         bfloat16=False,
-        found=f"no GPU found here; memory is {limit.source}",
+        found=f"no GPU found here; memory is {budget.in_words}",
+        has_torchao=find_spec("torchao") is not None,
     )

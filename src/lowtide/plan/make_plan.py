@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from lowtide.dataset.settings import WindowKind
 from lowtide.errors import DoesNotFitError, UsageError
@@ -19,13 +19,20 @@ from lowtide.plan.advise import (
     choose_warmup,
 )
 from lowtide.plan.fit import Fit, RecipeFit, choose_fit, fit_recipes, step_kind
-from lowtide.plan.machine import Machine
-from lowtide.plan.speed import Speed, predict_speed
-from lowtide.training.settings import RunSettings
-from lowtide.units import format_bytes, format_count
+from lowtide.plan.machine import FRAGMENTATION, Machine
+from lowtide.plan.speed import Speed, hours_of_run, predict_speed
+from lowtide.training.settings import EVALUATED_WINDOWS, RunSettings
+from lowtide.units import format_bytes, format_count, round_up_to_mib
 
 REASONABLE_HOURS = 7 * 24
 """Without `--hours`, a model that takes longer than a week is not recommended."""
+
+CPU_HOURS = 0.75
+"""On a CPU a run that nobody gave a size or a length to ends within the hour, with some to spare."""
+
+_EVALUATED_SHARE = 0.3
+"""Of the windows between two evaluations: without the way back, these take a tenth of the time."""
+_FEWEST_EVALUATED = 4
 
 MOST_BETWEEN_EVALUATIONS, MOST_BETWEEN_CHECKPOINTS = 250, 1000
 
@@ -42,6 +49,8 @@ class PlanData:
     """As it was named, for files that do not name theirs."""
     val_fraction: float | None
     """Share to hold out, where there is no val."""
+    held_out_tokens: int = 0
+    """That share of the file's tokens: beside `train_tokens`, not among them."""
     learnt_tokens: int | None = None
     """Of examples, those that are targets; None for text, which all is."""
 
@@ -84,24 +93,41 @@ class ModelPlan:
     @property
     def steps(self) -> int:
         """Of the run."""
-        return max(1, round(self.run_tokens.value / self.batch_tokens.value))
+        return self._steps_for(int(self.run_tokens.value))
 
     @property
     def epoch_steps(self) -> int:
         """To see every token once."""
-        return max(1, -(-self.train_tokens // int(self.batch_tokens.value)))
+        return self._steps_for(self.train_tokens)
 
     @property
     def chinchilla_steps(self) -> int:
         """To see twenty tokens for each parameter."""
-        return -(-CHINCHILLA * self.shape.parameter_count // int(self.batch_tokens.value))
+        return self._steps_for(CHINCHILLA * self.shape.parameter_count)
+
+    def _steps_for(self, tokens: int) -> int:
+        """Whole steps that see at least so many tokens: one rule, so that equal tokens are equal steps."""
+        return max(1, -(-tokens // int(self.batch_tokens.value)))
 
     @property
     def hours(self) -> float | None:
         """Of the run; None where the speed is not known."""
         if self.speed is None:
             return None
-        return self.steps * self.batch_tokens.value / self.speed.tokens_per_second / 3600
+        return hours_of_run(
+            self.steps,
+            batch_tokens=int(self.batch_tokens.value),
+            evaluate_every=now_and_then(self.steps, most=MOST_BETWEEN_EVALUATIONS),
+            evaluate_tokens=self.evaluate_windows * self.shape.context,
+            speed=self.speed,
+        )
+
+    @property
+    def evaluate_windows(self) -> int:
+        """Of one evaluation: so many that all of them take a tenth of the time at most."""
+        every = now_and_then(self.steps, most=MOST_BETWEEN_EVALUATIONS)
+        between = every * self.batch_tokens.value / self.shape.context
+        return min(EVALUATED_WINDOWS, max(_FEWEST_EVALUATED, int(_EVALUATED_SHARE * between)))
 
     @property
     def tokens_per_parameter(self) -> float:
@@ -134,6 +160,8 @@ class Plan:
 def make_plan(data: PlanData, machine: Machine, wishes: Wishes) -> Plan:
     """A plan for the data on the machine; DoesNotFitError where no model that was asked for fits."""
     _check(wishes, machine)
+    if machine.device == "cpu" and not (wishes.model or wishes.hours or wishes.tokens):
+        wishes = replace(wishes, hours=CPU_HOURS)
     shapes = {wishes.model: find_shape(wishes.model)} if wishes.model else SHAPES
     context = wishes.context
     if data.windows == "contiguous" and data.train_tokens <= (context or 1024):
@@ -211,6 +239,7 @@ def make_settings(chosen: ModelPlan, data: PlanData, machine: Machine) -> RunSet
         final_learning_rate=choose_final_rate(rate).value,
         warmup_steps=int(choose_warmup(chosen.steps, batch_tokens).value),
         evaluate_every=now_and_then(chosen.steps, most=MOST_BETWEEN_EVALUATIONS),
+        evaluate_windows=chosen.evaluate_windows,
         checkpoint_every=now_and_then(chosen.steps, most=MOST_BETWEEN_CHECKPOINTS),
         sample_every=now_and_then(chosen.steps, most=MOST_BETWEEN_CHECKPOINTS),
         recipe=chosen.fit.recipe,
@@ -307,7 +336,11 @@ def _does_not_fit(
         f"{one.name} needs {format_bytes(needs.total)} for one window of {one.shape.context} tokens with the "
         f"leanest recipe, and {machine.name} has {format_bytes(machine.budget_bytes)} for it"
     )
-    return DoesNotFitError(problem, remedy=_what_fits(one, data, machine, wishes))
+    remedy = _what_fits(one, data, machine, wishes)
+    if machine.device == "cpu":
+        enough = int(needs.total / (1 - FRAGMENTATION)) + machine.taken_bytes
+        remedy = f"pass `--memory {round_up_to_mib(enough)}` or more to train it here; or {remedy}"
+    return DoesNotFitError(problem, remedy=remedy)
 
 
 def _what_fits(one: ModelPlan, data: PlanData, machine: Machine, wishes: Wishes) -> str:

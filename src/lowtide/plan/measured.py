@@ -18,6 +18,7 @@ import msgspec
 from lowtide.errors import LowtideError
 from lowtide.model.needs import Recipe
 from lowtide.model.shape import ModelShape
+from lowtide.storage.decode_json import decode_json
 from lowtide.storage.publish import write_atomically
 
 _MOST_REMEMBERED = 200
@@ -66,9 +67,7 @@ def _read(path: Path | None) -> list[MeasuredSpeed]:
     if path is None:
         return []
     try:
-        found: list[MeasuredSpeed] = msgspec.json.decode(
-            path.read_bytes(), type=list[MeasuredSpeed]
-        )
+        found = decode_json(path.read_bytes(), list[MeasuredSpeed])
     except (OSError, msgspec.MsgspecError, LowtideError):
         return []
     return [one for one in found if one.tokens_per_second > 0]

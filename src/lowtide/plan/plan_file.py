@@ -14,6 +14,7 @@ from lowtide.model.shape import ModelShape
 from lowtide.plan.advise import choose_final_rate, choose_learning_rate, choose_warmup
 from lowtide.plan.make_plan import Plan
 from lowtide.plan.speed import UTILISATION
+from lowtide.storage.decode_json import convert_json
 from lowtide.storage.publish import storage_errors, write_atomically
 from lowtide.training.settings import RunSettings
 from lowtide.units import format_bytes, format_count, format_seconds
@@ -73,7 +74,7 @@ def read_plan(path: Path) -> RunSettings:
     if isinstance(shape, dict):
         _check_names(path, shape, ModelShape, "shape.")
     try:
-        return msgspec.convert(found, RunSettings)
+        return convert_json(found, RunSettings)
     except msgspec.ValidationError as cause:
         raise UsageError(
             f"{path}: {_in_words(str(cause))}", remedy="correct that line of the file"

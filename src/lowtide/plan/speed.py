@@ -12,6 +12,7 @@ from lowtide.units import format_count
 
 UTILISATION = 0.35
 """Share of a card's peak that training reaches. Assumed: 30 to 50 % are usual for models of this kind."""
+MEASURED_HERE = "measured here"
 _AGAIN = 4 / 3
 """Running the forward pass a second time is a third more arithmetic."""
 _MEASURED = {("H200", "gpt2"): 554_000}
@@ -36,10 +37,19 @@ def predict_speed(shape: ModelShape, machine: Machine, recipe: Recipe) -> Speed 
     )
 
 
+def hours_of_run(
+    steps: int, *, batch_tokens: int, evaluate_every: int, evaluate_tokens: int, speed: Speed
+) -> float:
+    """Steps and evaluations; one evaluates without the way back, which is two thirds of a step."""
+    evaluations = steps // evaluate_every if evaluate_every else 0
+    tokens = steps * batch_tokens + evaluations * evaluate_tokens / 3
+    return tokens / speed.tokens_per_second / 3600
+
+
 def _measured_here(shape: ModelShape, machine: Machine, recipe: Recipe) -> Speed | None:
-    for one in machine.measured:
+    for one in reversed(machine.measured):
         if (one.shape, one.recipe) == (shape, recipe):
-            return Speed(tokens_per_second=one.tokens_per_second, basis="measured here")
+            return Speed(tokens_per_second=one.tokens_per_second, basis=MEASURED_HERE)
     return None
 
 

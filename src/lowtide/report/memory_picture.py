@@ -17,6 +17,7 @@ from pathlib import Path
 
 from lowtide.errors import UsageError
 from lowtide.report.memory_picture_labels import Label, Plot, place_labels
+from lowtide.report.page.markup import coded
 from lowtide.report.results import say
 from lowtide.storage.publish import write_atomically
 from lowtide.units import format_bytes, format_seconds
@@ -119,7 +120,7 @@ def make_page(
     style = _style("svg") + _PAGE_STYLE
     digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
     facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in rows)
-    said = "".join(f"<li>{escape(remark)}</li>" for remark in remarks)
+    said = "".join(f"<li>{coded(remark, 2000)}</li>" for remark in remarks)
     policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
     return "\n".join(
         [
@@ -318,13 +319,15 @@ _PAGE_STYLE = (
     ":root{color-scheme:light dark}"
     "body{margin:0;background:#fff;color:#1f2328;font:16px/1.5 system-ui,sans-serif}"
     "main{max-width:860px;margin:0 auto;padding:16px}h1{font-size:1.4rem}h2{font-size:1.1rem}"
-    "dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 16px}dt{color:#57606a}dd{margin:0}"
+    "dl{display:grid;grid-template-columns:max-content 1fr;gap:4px 16px}dt{color:#57606a}"
+    "dd{margin:0;min-width:0}h1,h2,dd,li{overflow-wrap:anywhere}"
     ".narrow{display:none}.scroll{overflow-x:auto}"
     "table{border-collapse:collapse;font-size:.9rem;font-variant-numeric:tabular-nums}"
     "th,td{padding:6px 10px;border-bottom:1px solid #8b949e55;text-align:right;vertical-align:top}"
     "th:nth-child(-n+2),td:nth-child(-n+2){text-align:left}"
     "td:first-child,td:nth-child(n+3){white-space:nowrap}td:nth-child(2){min-width:9em}"
-    "@media (max-width:600px){.wide{display:none}.narrow{display:block}main{padding:12px}}"
+    "@media (max-width:600px){.wide{display:none}.narrow{display:block}main{padding:12px}"
+    "dl{grid-template-columns:1fr}}"
     "@media (prefers-color-scheme:dark){body{background:#0d1117;color:#e6edf3}dt{color:#9198a1}}"
     "@media print{.narrow{display:none}.wide{display:block}.scroll{overflow:visible}}"
 )

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Told = TypeVar("Told")
 _LINE_SECONDS = 10.0
 _LINE_COLUMNS = 80
-_NARROWEST_BAR, _WIDEST_BAR = 6, 24
+_NARROWEST_BAR, _WIDEST_BAR = 12, 24
 
 
 @contextmanager
@@ -133,9 +133,11 @@ class _PlainLines:
 @contextmanager
 def _bar(console: Console) -> Iterator[Listener]:
     from rich.progress import BarColumn, Progress, TextColumn
+    from rich.table import Column
 
     width = min(max(console.width - _LINE_COLUMNS, _NARROWEST_BAR), _WIDEST_BAR)
-    columns = (BarColumn(bar_width=width), TextColumn("{task.description}", markup=False))
+    text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
+    columns = (BarColumn(bar_width=width), text)
     with Progress(*columns, console=console, transient=True, refresh_per_second=5) as progress:
         task = progress.add_task("starting", total=None)
         first: Advanced | None = None
@@ -143,6 +145,9 @@ def _bar(console: Console) -> Iterator[Listener]:
 
         def say(line: str) -> None:
             progress.console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
+
+        def fitting(line: str) -> str:
+            return _whole_parts(line, console.width - width - 1)
 
         def listen(event: Event) -> None:
             nonlocal first, evaluated
@@ -154,21 +159,21 @@ def _bar(console: Console) -> Iterator[Listener]:
                     task,
                     total=event.total_bytes or None,
                     completed=event.done_bytes,
-                    description=progress_line(event, first),
+                    description=fitting(progress_line(event, first)),
                 )
             elif isinstance(event, Learnt):
                 progress.update(
                     task,
                     total=event.most_merges,
                     completed=event.merges,
-                    description=learning_line(event),
+                    description=fitting(learning_line(event)),
                 )
             elif isinstance(event, Stepped):
                 progress.update(
                     task,
                     total=event.steps,
                     completed=event.step,
-                    description=step_line(event, evaluated),
+                    description=fitting(step_line(event, evaluated)),
                 )
             elif isinstance(event, Evaluated | Sampled | Saved):
                 evaluated = event if isinstance(event, Evaluated) else evaluated
@@ -176,6 +181,13 @@ def _bar(console: Console) -> Iterator[Listener]:
                     say(line)
 
         yield listen
+
+
+def _whole_parts(line: str, columns: int) -> str:
+    """As many parts of a line as fit, the first in any case: `step 3 of 9, loss 3.412` without what follows."""
+    while len(line) > columns and ", " in line:
+        line = line.rpartition(", ")[0]
+    return line
 
 
 def note_line(note: Note) -> str:
@@ -187,7 +199,7 @@ def progress_line(event: Advanced, first: Advanced) -> str:
     """`412.0 of 953.7 MiB, 2.3s left, 251 MB/s, 98.1M tokens, memory 161.0 of 256.0 MiB`.
 
     Rate and time left are measured from the `first` event on: neither the start nor what stood before this
-    run counts. On a narrow terminal the line is cut at its right, so what matters most comes first.
+    run counts. On a narrow terminal parts are left out at its right, so what matters most comes first.
     """
     seconds = event.elapsed_seconds - first.elapsed_seconds
     worked_bytes = event.done_bytes - first.done_bytes

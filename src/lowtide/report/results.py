@@ -61,8 +61,16 @@ def show_tokenized(
             ("peak memory", f"{format_bytes(peak_private_bytes)} private (measured)"),
         ]
     print_rows(rows)
-    if not quiet and not manifest.splits["val"].tokens and manifest.settings.get("val"):
-        _note("no document fell to val; `--split tail` or a larger `--val` holds some out")
+    val = manifest.splits.get("val")
+    if (
+        not quiet
+        and manifest.documents > 1
+        and manifest.settings.get("val")
+        and not (val and val.tokens)
+    ):
+        _note(
+            f"none of {manifest.documents} documents fell to val; a larger `--val` holds some out"
+        )
 
 
 def show_exported(out: str, manifest: DatasetManifest, *, as_json: bool) -> None:
@@ -290,8 +298,8 @@ def _one_line(text: str) -> str:
 
 
 def say(line: str, *, err: bool = False) -> None:
-    """One line for people: a name in it, which may come from anywhere, neither steers a terminal nor ends the
-    line. What has colours of ours is written elsewhere."""
+    """One line for people. Control characters in names are escaped, so that they cannot steer a terminal or
+    break the line. Coloured lines are written elsewhere."""
     click.echo(printable(line), err=err)
 
 

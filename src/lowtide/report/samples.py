@@ -13,14 +13,17 @@ from lowtide.units import printable
 _BETWEEN = "\n---\n"
 
 
-def show_samples(prompt: str, streams: Iterable[Iterable[str]], *, as_json: bool) -> None:
-    """Every sample to stdout."""
+def show_samples(
+    prompt: str, streams: Iterable[Iterable[str]], *, as_json: bool, shows_prompt: bool = True
+) -> None:
+    """Every sample to stdout; an answer in a chat goes without its prompt."""
     if as_json:
         print_json({"prompt": prompt, "samples": ["".join(stream) for stream in streams]})
         return
     for number, stream in enumerate(streams):
         click.echo(_BETWEEN if number else "", nl=False)
-        click.echo(_harmless(prompt), nl=False, color=True)
+        if shows_prompt:
+            click.echo(_harmless(prompt), nl=False, color=True)
         for piece in stream:
             click.echo(_harmless(piece), nl=False, color=True)  # flushes; strips nothing
     click.echo()

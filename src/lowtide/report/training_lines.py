@@ -14,7 +14,7 @@ _SAMPLE_COLUMNS = 100
 def step_line(event: Stepped, evaluated: Evaluated | None) -> str:
     """`step 1200 of 19073, loss 3.412, val 3.398, 2h 10m left, 562.0k tokens/s, 629M seen, MFU 41 %, …`.
 
-    On a narrow terminal the line is cut at its right, so what matters most comes first.
+    On a narrow terminal parts are left out at its right, so what matters most comes first.
     """
     skipped = " (skipped)" if event.skipped else ""
     parts = [f"step {event.step} of {event.steps}", f"loss {event.loss:.3f}{skipped}"]

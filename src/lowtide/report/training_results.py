@@ -53,13 +53,16 @@ def show_trained(run: TrainedRun, settings: RunSettings, *, as_json: bool) -> No
     print_rows(rows)
 
 
-def show_exported_model(folder: Path, *, as_json: bool) -> None:
+def show_exported_model(folder: Path, *, already_done: bool, as_json: bool) -> None:
     """Where a model for Hugging Face lies."""
     if as_json:
-        print_json({"out": folder})
+        print_json({"out": folder, "already_done": already_done})
         return
     opened = f"transformers.AutoModelForCausalLM.from_pretrained({str(folder)!r})"
-    print_rows([("model", str(folder)), ("open it", opened)])
+    rows = [("model", str(folder)), ("open it", opened)]
+    if already_done:
+        rows.append(("time", "none: the folder holds this very export already"))
+    print_rows(rows)
 
 
 def show_smoke(report: SmokeReport, *, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, TextIO
 from lowtide.events import Note
 from lowtide.guard.alerts import heaviest_of
 from lowtide.guard.forecast import Forecast
+from lowtide.guard.gpus import GpuReading
 from lowtide.guard.history import History
 from lowtide.guard.reading import Reading
 from lowtide.guard.result import Watched, WatchListener, WatchResult
@@ -45,7 +46,7 @@ def show_watch(
 
 
 def result_line(result: WatchResult, limit_bytes: int) -> str:
-    """`the job ended with code 0 after 12.0s; peak 3.1 GiB private of 4.0 GiB`."""
+    """`the job ended with code 0 after 12.0s; peak 3.1 GiB private of 4.0 GiB, GPU 0 9.1 GiB of 12.0 GiB`."""
     end = result.end
     how = "ended" if end.exit_code is None else f"ended with code {end.exit_code}"
     if result.forced:
@@ -53,9 +54,10 @@ def result_line(result: WatchResult, limit_bytes: int) -> str:
     elif end.signal is not None:
         how = f"was ended by signal {end.signal}"
     killed = f", {end.oom_kills} killed by its own cgroup" if end.oom_kills else ""
+    peaks = [f"{format_bytes(result.peak_private_bytes)} private of {format_bytes(limit_bytes)}"]
+    peaks += map(_gpu_words, result.fullest_gpus)
     return (
-        f"the job {how}{killed} after {format_seconds(result.seconds)}; peak "
-        f"{format_bytes(result.peak_private_bytes)} private of {format_bytes(limit_bytes)}; "
+        f"the job {how}{killed} after {format_seconds(result.seconds)}; peak {', '.join(peaks)}; "
         f"timeline: {result.timeline}"
     )
 
@@ -69,6 +71,7 @@ def show_watched(result: WatchResult, limit_bytes: int, *, as_json: bool, quiet:
             "oom_kills": result.end.oom_kills,
             "seconds": round(result.seconds, 3),
             "peak_private_bytes": result.peak_private_bytes,
+            "peak_gpu_bytes": {str(gpu.index): gpu.used_bytes for gpu in result.fullest_gpus},
             "limit_bytes": limit_bytes,
             "alerts": result.alerts,
             "ended_by_guard": result.forced,
@@ -101,11 +104,11 @@ def reading_line(reading: Reading, limit_bytes: int) -> str:
     ]
     if reading.swapped_bytes:
         parts.insert(2, f"{format_bytes(reading.swapped_bytes)} swapped out")
-    parts += [
-        f"GPU {gpu.index} {format_bytes(gpu.used_bytes)} of {format_bytes(gpu.total_bytes)}"
-        for gpu in reading.gpus
-    ]
-    return ", ".join(parts)
+    return ", ".join([*parts, *map(_gpu_words, reading.gpus)])
+
+
+def _gpu_words(gpu: GpuReading) -> str:
+    return f"GPU {gpu.index} {format_bytes(gpu.used_bytes)} of {format_bytes(gpu.total_bytes)}"
 
 
 def alert_lines(alert: Alert) -> list[str]:

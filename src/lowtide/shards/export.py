@@ -1,7 +1,7 @@
 """The same tokens in another format, without tokenizing again: verify, copy, seal.
 
 The source is proven first: a copy with a fresh manifest must not make damage look sound. Progress
-is kept in `.lowtide/export.json` of the new folder; the same call goes on after a crash.
+is kept in `.lowtide/export.json` of the new folder; the same call resumes after a crash.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from lowtide.shards.layout import (
     learnt_name,
     shard_number,
 )
+from lowtide.storage.decode_json import convert_json
 from lowtide.storage.names import FileName, explain
 from lowtide.storage.sealed_json import JsonObject, JsonValue, read_sealed, write_sealed
 
@@ -202,6 +203,8 @@ def read_manifest(folder: Path) -> DatasetManifest:
     _check_version(path, payload.get("format_version"), (TEXT_VERSION, EXAMPLES_VERSION))
     manifest = from_json(payload, DatasetManifest, path)
     _check_version(path, payload.get("format_version"), (manifest.format_version,))
+    if not manifest.splits:
+        raise VerificationError(f"{path} names no split", remedy="make the dataset again")
     for split, record in manifest.splits.items():
         check_names(
             path,
@@ -228,7 +231,7 @@ def check_names(
     index: str | None,
     learnt: str | None,
 ) -> None:
-    """VerificationError where the record at `path` gives a name that no writer of this split gives.
+    """VerificationError if the record at `path` has a file name that lowtide does not write for this split.
 
     It must not make us open, or remove, any file but our own kind.
     """
@@ -274,7 +277,7 @@ def to_json(value: object) -> JsonObject:
 def from_json(payload: Mapping[str, JsonValue], kind: type[T], path: Path) -> T:
     """The dataclass back from JSON values, every type checked; `path` is named if one is wrong."""
     try:
-        return msgspec.convert(payload, kind)
+        return convert_json(payload, kind)
     except (msgspec.ValidationError, LowtideError) as error:
         said = explain(error) if isinstance(error, msgspec.ValidationError) else error.problem
         raise VerificationError(

@@ -59,12 +59,12 @@ class WriterMark:
 
     @property
     def names(self) -> set[str]:
-        """The files that it tells of."""
+        """The files that the mark names."""
         records = (*self.finished, self.open, self.index, self.learnt)
         return {record.name for record in records if record}
 
     def check_names(self, layout: ShardLayout, path: Path) -> None:
-        """VerificationError where the mark, read from `path`, names a file that is no writer's."""
+        """VerificationError where the mark, read from `path`, names a file that lowtide does not write."""
         check_names(
             path,
             layout,

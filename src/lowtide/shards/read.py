@@ -183,7 +183,7 @@ def open_dataset(path: Path, *, tokenizer: TokenizerRecord | None = None) -> Dat
     if (path / WORK_FOLDER).is_dir():
         raise UsageError(
             f"{path} is not finished: it has no {MANIFEST_NAME}",
-            remedy="run the command that was writing it again: it goes on where it was",
+            remedy="run the command that was writing it again: it resumes where it stopped",
         )
     return _open_peer(path, tokenizer)
 

@@ -1,6 +1,6 @@
 """The messages of an Arrow file or stream, measured before Arrow reads them.
 
-    stream   schema, dictionaries, record batches, end mark
+    stream   schema, dictionaries, record batches, end mark (none if its writer was not closed)
     file     "ARROW1", the same stream, a footer that says where each message lies
 
 A message is a length, metadata (a flatbuffer) and a body. Metadata of a few kilobytes may stand for
@@ -22,8 +22,7 @@ import pyarrow as pa
 
 _FILE_MAGIC = b"ARROW1"
 _FILE_START = 8
-_CONTINUED = b"\xff\xff\xff\xff"
-_END_OF_STREAM = _CONTINUED + bytes(4)
+_END_OF_STREAM = b"\xff\xff\xff\xff" + bytes(4)
 _SCHEMA, _DICTIONARY, _RECORDS = 1, 2, 3
 _TIMESTAMP, _UNION = 10, 14
 """Types with a string or a list of their own, which every field of the type gets a copy of."""
@@ -121,8 +120,6 @@ def read_messages(data: memoryview) -> Iterator[Message]:
     """The messages of a file or stream in the order they are to be read, the schema first."""
     if bytes(data[: len(_FILE_MAGIC)]) == _FILE_MAGIC:
         return _file_messages(data)
-    if bytes(data[-len(_END_OF_STREAM) :]) != _END_OF_STREAM:
-        raise pa.ArrowInvalid("the stream breaks off: it has no end mark")
     return _stream_messages(data)
 
 
@@ -143,9 +140,7 @@ def allocated_bytes(
 
     Nothing for buffers that are stored as they are: those stay in the mapped file.
     """
-    batch = message.header.table(1) if message.is_dictionary else message.header
-    if batch is None:
-        raise pa.ArrowInvalid("a dictionary without values")
+    batch = _batch_of(message)
     is_packed = batch.table(3) is not None
     if is_native and not is_packed:
         return 0
@@ -208,10 +203,16 @@ def _read(data: memoryview, place: int, kind: str) -> int:
 
 
 def _stream_messages(data: memoryview) -> Iterator[Message]:
+    """To the end mark, or to the end of the file between two messages, as Arrow itself reads a stream."""
     place = 0
-    while (message := read_message(data, place)) is not None:
+    while place < len(data):
+        message = read_message(data, place)
+        if message is None:
+            break
         yield message
         place = message.end
+    else:
+        return
     if place + len(_END_OF_STREAM) != len(data):
         raise pa.ArrowInvalid("the stream ends before the file does")
 
@@ -259,9 +260,31 @@ def read_message(data: memoryview, place: int = 0) -> Message | None:
     end = place + size + body_bytes
     if header is None or body_bytes < 0 or end > len(data):
         raise pa.ArrowInvalid(f"the message at byte {start} does not end inside the file")
-    return Message(
+    found = Message(
         kind=message.number(1, "B"), start=start, body_start=place + size, end=end, header=header
     )
+    if found.is_records or found.is_dictionary:
+        _check_lengths(found)
+    return found
+
+
+def _check_lengths(message: Message) -> None:
+    """Refuse negative lengths: sums of rows would go backwards, and Arrow would believe them."""
+    batch = _batch_of(message)
+    lengths = [batch.number(0, "q")]
+    lengths += [length for length, _nulls in batch.structs(1, "qq")]
+    for buffer in batch.structs(2, "qq"):
+        lengths += buffer
+    if min(lengths) < 0:
+        raise pa.ArrowInvalid(f"the message at byte {message.start} has a negative length")
+
+
+def _batch_of(message: Message) -> Table:
+    """The columns of a record batch, or of a dictionary."""
+    batch = message.header.table(1) if message.is_dictionary else message.header
+    if batch is None:
+        raise pa.ArrowInvalid("a dictionary without values")
+    return batch
 
 
 def _schema_parts(fields: Table, depth: int) -> Iterator[int]:
@@ -326,9 +349,9 @@ def _has_offsets_and_data(kind: pa.DataType) -> bool:
 
 def _unpacked_bytes(data: memoryview, message: Message, offset: int, length: int) -> int:
     """The length in front of a compressed buffer, which Arrow allocates; -1 means stored as it is."""
-    if length <= 0:
+    if not length:
         return 0
     place = message.body_start + offset
-    if offset < 0 or place + length > message.end:
+    if place + length > message.end:
         raise pa.ArrowInvalid("a buffer lies outside its message")
     return max(0, _read(data, place, "q"))

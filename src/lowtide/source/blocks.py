@@ -19,6 +19,8 @@ FIRST_PIECE_BYTES = 64 * KIB
 """A document's first piece is at least this long, or the whole document: whatever is decided by a document's
 beginning (its split) can be decided from the block it begins in, at any block size."""
 
+SLOW_SECONDS = 0.5
+"""A slow template makes blocks that are not full: between two of them the run hears that it is to stop."""
 LISTED_BAD_ROWS = 100
 """So many bad rows are listed by a block; all are counted."""
 
@@ -52,7 +54,7 @@ class Cursor:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stretch:
-    """Text that was read of a file in one go, to know it again by."""
+    """Length and hash of text that one process read from a file, to check later that it is unchanged."""
 
     start: Cursor
     text_bytes: int
@@ -77,7 +79,7 @@ class BadRow:
 
     file: str
     position: int
-    """Byte offset from 0, line from 1 or row from 0, by `unit`."""
+    """Byte offset from 0, line or row from 1, by `unit`."""
     unit: Literal["byte", "line", "row"]
     reason: str
 

@@ -50,10 +50,7 @@ class _PlainStream:
         data = os.read(self._descriptor, size)
         self._position += len(data)
         if not data and not self._file.is_stdin:
-            raise DataError(
-                f"{self._file.path} became shorter while it was read",
-                remedy="let the program that writes it finish, then run again with `--restart`",
-            )
+            raise became_shorter(self._file)
         return data
 
     def tell(self) -> int:
@@ -98,6 +95,14 @@ def open_stream(file: InputFile, *, position: int, window_limit_bytes: int) -> I
         with explain_open_errors(file), file.path.open("rb", buffering=0) as plain:
             plain.seek(position)
             yield _PlainStream(plain.fileno(), file, position)
+
+
+def became_shorter(file: InputFile) -> DataError:
+    """The error for a file that was cut by somebody else."""
+    return DataError(
+        f"{file.path} became shorter while it was read",
+        remedy="let the program that writes it finish, then run again with `--restart`",
+    )
 
 
 @contextmanager

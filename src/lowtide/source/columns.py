@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pyarrow as pa
 
 from lowtide.errors import UsageError
+from lowtide.source.examples.settings import suggest_examples
 
 
 def text_columns(schema: pa.Schema) -> list[str]:
@@ -36,6 +37,8 @@ def check_column(schema: pa.Schema, column: str, path: str) -> None:
     remedy = f"pass `--column` with one of: {candidates}"
     if column not in kinds:
         there = ", ".join(kinds) or "none"
+        if suggested := suggest_examples({field.name: _message_keys(field) for field in schema}):
+            remedy = f"pass `{suggested}` to train on the rows as examples; for text, {remedy}"
         raise UsageError(
             f"{path} has no column {column!r}; its columns are: {there}", remedy=remedy
         )
@@ -80,6 +83,14 @@ def _leaves(fields: pa.Schema | pa.DataType, prefix: str) -> Iterator[tuple[str,
             yield from _leaves(field.type, f"{prefix}{field.name}.")
         else:
             yield prefix + field.name, field.type
+
+
+def _message_keys(field: pa.Field) -> list[str]:
+    """The keys of each message in a column of messages; none for another column."""
+    kind = field.type
+    is_list = pa.types.is_list(kind) or pa.types.is_large_list(kind)
+    message = kind.value_type if is_list else kind
+    return [key.name for key in message] if pa.types.is_struct(message) else []
 
 
 def _first_step(fields: pa.Schema | pa.DataType, path: str) -> tuple[str, str]:

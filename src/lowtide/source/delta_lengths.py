@@ -14,6 +14,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.source.thrift import EndlessNumberError, signed, take_varint
+
 _UNPACKED_VALUES = 4096
 """Unpacked at a time; a multiple of 8, so that each part begins with a whole byte."""
 _WIDEST_BITS = 64
@@ -40,14 +42,14 @@ def read_packed(data: memoryview, most_count: int) -> tuple[npt.NDArray[np.int64
     """Numbers in DELTA_BINARY_PACKED encoding, and where they end."""
     try:
         return _read_packed(data, most_count)
-    except IndexError:
+    except (IndexError, EndlessNumberError):
         raise DamagedLengthsError("packed numbers that break off") from None
 
 
 def _read_packed(data: memoryview, most_count: int) -> tuple[npt.NDArray[np.int64], int]:
-    block_values, place = _varint(data, 0)
-    miniblocks, place = _varint(data, place)
-    count, place = _varint(data, place)
+    block_values, place = take_varint(data, 0)
+    miniblocks, place = take_varint(data, place)
+    count, place = take_varint(data, place)
     first, place = _zigzag(data, place)
     if count > most_count:
         raise DamagedLengthsError(f"{count} packed numbers, where there are {most_count} values")
@@ -91,22 +93,9 @@ def _unpack(data: memoryview, place: int, width: int, each: int, out: npt.NDArra
     return min(place + -(-each * width // 8), len(data))
 
 
-def _varint(data: memoryview, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        octet = data[place]
-        place += 1
-        value |= (octet & 0x7F) << shift
-        if octet < 0x80:
-            return value, place
-        shift += 7
-        if shift > 63:
-            raise DamagedLengthsError("a number without an end in a page")
-
-
 def _zigzag(data: memoryview, place: int) -> tuple[int, int]:
-    value, place = _varint(data, place)
-    return (value >> 1) ^ -(value & 1), place
+    value, place = take_varint(data, place)
+    return signed(value), place
 
 
 def _wrapped(number: int) -> np.int64:

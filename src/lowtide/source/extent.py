@@ -22,7 +22,8 @@ def measure_extent(file: InputFile) -> int:
         with explain_open_errors(file), explain_damage(file.path):
             return parquet_footer.count_rows(file)
     if file.kind is InputKind.ARROW:
-        return _count_arrow_rows(file)
+        with explain_damage(file.path):
+            return read_arrow.count_rows(file)
     if not file.compression:
         return file.size_bytes
     total = 0
@@ -51,10 +52,3 @@ def find_tail(inputs: Sequence[InputFile], fraction: float) -> Cursor:
             return Cursor(file=index, position=extent * before // file.size_bytes)
         before -= file.size_bytes
     return Cursor(file=len(inputs), position=0)
-
-
-def _count_arrow_rows(file: InputFile) -> int:
-    if not file.size_bytes:
-        return 0
-    with explain_open_errors(file), explain_damage(file.path):
-        return read_arrow.count_rows(file.path)

@@ -31,6 +31,8 @@ from typing import Literal
 
 from lowtide.errors import UsageError
 from lowtide.source.recognise import (
+    FEATHER_1,
+    FEATHER_1_MAGIC,
     begins_like_rows,
     read_start,
     recognise,
@@ -80,7 +82,7 @@ class InputFile:
     size_bytes: int
     """As stored; 0 for standard input. Bytes that are appended later are not read."""
     stated: bool = False
-    """Whether somebody said its kind, and not its name."""
+    """Whether the user named the format; otherwise the file's name says it."""
     changed_ns: int = 0
     """Time of its last change of any sort, which no program can set back."""
 
@@ -96,6 +98,13 @@ class FoundInputs:
 
     files: list[InputFile]
     skipped: tuple[Skipped, ...] = ()
+
+
+def input_names(inputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
+    """A single path, or several, as a list: a text alone is a path, and not its letters."""
+    if isinstance(inputs, str | os.PathLike):
+        return [os.fspath(inputs)]
+    return [os.fspath(item) for item in inputs]
 
 
 def find_inputs(
@@ -116,7 +125,8 @@ def survey_inputs(
 ) -> FoundInputs:
     """The files behind paths, folders and globs, but for those in the folder `leave_out`.
 
-    Missing, unreadable or named twice: `UsageError`. No text by its first bytes: `DataError`.
+    Missing or unreadable: `UsageError`. No text by its first bytes: `DataError`. A file that several names lead
+    to is read once.
     """
     if not arguments:
         raise UsageError("no input was named", remedy="name a file, a folder, a glob, or `-`")
@@ -125,18 +135,16 @@ def survey_inputs(
         leave_out=None if leave_out is None else leave_out.resolve(),
     )
     found: list[InputFile] = []
-    first_seen: dict[Path, str] = {}
+    seen: set[Path] = set()
     for argument in arguments:
         for path in search.expand(argument):
             identity = path if path == STDIN else path.resolve()
             if search.is_in_output(identity):
                 continue
-            if identity in first_seen:
-                raise UsageError(
-                    f"{path} is named twice: by {first_seen[identity]!r} and by {argument!r}",
-                    remedy="name each input once; the same text twice would be learned twice",
-                )
-            first_seen[identity] = argument
+            if identity in seen:
+                search.skipped.add(path, "read under another name")
+                continue
+            seen.add(identity)
             found.append(_describe(path, search.stated))
     if not found:
         raise UsageError("all inputs lie in the output folder", remedy="pass another `--out`")
@@ -152,7 +160,7 @@ class _Search:
         self._leave_out = leave_out
 
     def is_in_output(self, path: Path) -> bool:
-        """Whether a resolved path lies where the output goes: it is no input, and comes and goes."""
+        """Whether a resolved path is inside the output folder, whose files are never inputs."""
         return self._leave_out is not None and path.is_relative_to(self._leave_out)
 
     def expand(self, argument: str) -> Iterable[Path]:
@@ -248,7 +256,7 @@ class _Search:
         if self.stated not in (None, InputKind.TEXT):
             return "" if begins_like_rows(start, self.stated) else f"no {self.stated}"
         suffix = _plain_suffix(path)
-        foreign = recognise(start, suffix=suffix, stated=self.stated is not None)
+        foreign = recognise(start, suffix=suffix, stated=self.stated)
         if foreign is not None:
             return foreign.what
         if suffix in _PACKED_SUFFIXES:
@@ -335,10 +343,13 @@ def _describe(path: Path, stated: InputKind | None) -> InputFile:
     try:
         with path.open("rb") as file:
             found = os.fstat(file.fileno())
+            if kind is InputKind.ARROW and file.read(len(FEATHER_1_MAGIC)) == FEATHER_1_MAGIC:
+                refuse_foreign(str(path), FEATHER_1)
         if kind in (InputKind.TEXT, InputKind.JSONL):
-            suffix, is_known = _plain_suffix(path), stated is not None or kind is InputKind.JSONL
+            known = InputKind.JSONL if kind is InputKind.JSONL else stated
             start = read_start(path, compression)
-            refuse_foreign(str(path), recognise(start, suffix=suffix, stated=is_known))
+            found_kind = recognise(start, suffix=_plain_suffix(path), stated=known)
+            refuse_foreign(str(path), found_kind)
     except OSError as error:
         raise _unreadable(path, error) from error
     return InputFile(

@@ -17,6 +17,7 @@ from typing import BinaryIO
 from lowtide.errors import DataError
 from lowtide.source.arrow_messages import read_message, schema_bytes
 from lowtide.source.find_inputs import InputFile
+from lowtide.source.thrift import EndlessNumberError, signed, take_varint
 from lowtide.units import MIB
 
 _TRUE, _FALSE, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _STRUCT = (
@@ -53,6 +54,8 @@ def footer_memory_bytes(data: bytes, most_bytes: int) -> int:
         walker.walk_file()
     except IndexError:
         raise DamagedFooterError("the footer ends too early") from None
+    except EndlessNumberError as error:
+        raise DamagedFooterError(f"the footer: {error}") from error
     return walker.memory_bytes
 
 
@@ -238,19 +241,8 @@ class _Walker:
         return value
 
     def _varint(self) -> int:
-        data, place = self._data, self._place
-        value = shift = 0
-        while True:
-            octet = data[place]
-            place += 1
-            value |= (octet & 0x7F) << shift
-            if octet < 0x80:
-                self._place = place
-                return value
-            shift += 7
-            if shift > 63:
-                raise DamagedFooterError("a number without an end in a footer")
+        value, self._place = take_varint(self._data, self._place)
+        return value
 
     def _zigzag(self) -> int:
-        value = self._varint()
-        return (value >> 1) ^ -(value & 1)
+        return signed(self._varint())

@@ -20,6 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from lowtide.source.delta_lengths import DamagedLengthsError, value_lengths
+from lowtide.source.thrift import EndlessNumberError, signed, take_varint
 from lowtide.units import MIB
 
 _FIRST_READ_BYTES = 512
@@ -154,6 +155,8 @@ def _read_header(file: BinaryIO, start: int) -> tuple[dict[tuple[int, ...], int]
                 raise DamagedPageError(f"no page header at byte {start}") from None
             size *= 8  # statistics may hold long values
             continue
+        except EndlessNumberError as error:
+            raise DamagedPageError(f"the page header at byte {start}: {error}") from error
         return fields, reader.position
 
 
@@ -204,16 +207,8 @@ class _Reader:
         return value
 
     def _varint(self) -> int:
-        value = shift = 0
-        while True:
-            octet = self._byte()
-            value |= (octet & 0x7F) << shift
-            if octet < 0x80:
-                return value
-            shift += 7
-            if shift > 63:
-                raise DamagedPageError("a number without an end in a page header")
+        value, self.position = take_varint(self.data, self.position)
+        return value
 
     def _zigzag(self) -> int:
-        value = self._varint()
-        return (value >> 1) ^ -(value & 1)
+        return signed(self._varint())

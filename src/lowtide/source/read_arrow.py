@@ -3,15 +3,23 @@
 The file is mapped, not read: an uncompressed record batch costs no memory of our own, whatever its size,
 and rows are taken out of it a block at a time. A compressed one is unpacked whole, once it is known that it
 fits. Going on in the middle steps over the batches before it without reading their rows.
+
+A mapped file that somebody cuts reads as zeros from there on (`native/watch_maps`). So offsets are copied
+before they are checked and used, and the file's size is looked at before anything is given out.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import pyarrow as pa
 
+from lowtide.errors import DataError
+from lowtide.native.watch_maps import watch_map
+from lowtide.source.arrow_arrays import own_shape
 from lowtide.source.arrow_messages import (
     Message,
     MessageStream,
@@ -22,8 +30,9 @@ from lowtide.source.arrow_messages import (
     schema_bytes,
 )
 from lowtide.source.blocks import Piece, ReadSettings
-from lowtide.source.byte_stream import explain_open_errors
+from lowtide.source.byte_stream import became_shorter, explain_open_errors
 from lowtide.source.columns import check_column, pick_column, top_level_name
+from lowtide.source.find_inputs import InputFile
 from lowtide.source.parts import Part
 from lowtide.source.read_parquet import RowBatch, explain_damage
 from lowtide.source.rows import column_pieces, shared_limit, too_large_together
@@ -38,40 +47,84 @@ def read_arrow(part: Part, settings: ReadSettings) -> Iterator[Piece]:
         check_column(schema, settings.column, str(part.file.path))
         return [settings.column]
 
-    for batch in read_mapped(part, settings, columns):
-        with explain_damage(part.file.path):
-            values = checked(pick_column(batch.rows, settings.column))
-        yield from _batch_pieces(batch, values, part, settings)
+    with map_file(part.file) as mapped:
+        for batch in read_mapped(mapped, part, settings, columns):
+            for piece in _batch_pieces(mapped, batch, part, settings):
+                mapped.check()
+                yield piece
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MappedFile:
+    """A file in memory that may be cut at any time; then it reads as zeros."""
+
+    data: pa.Buffer
+    check: Callable[[], None]
+    """A `DataError` once it was cut. What was read before counts only if this is asked afterwards."""
+    file: InputFile
+
+    @contextmanager
+    def explain_damage(self) -> Iterator[None]:
+        """Turn what Arrow says about the file into a `DataError`: it was cut, or else it is damaged."""
+        try:
+            with explain_damage(self.file.path):
+                yield
+        except DataError:
+            self.check()
+            raise
+
+
+@contextmanager
+def map_file(file: InputFile) -> Iterator[MappedFile]:
+    """The file as far as it went when it was found. An empty one, which cannot be mapped, has no bytes."""
+    if not file.size_bytes:
+        yield MappedFile(data=pa.py_buffer(b""), check=lambda: None, file=file)
+        return
+    with explain_open_errors(file), pa.memory_map(str(file.path), "r") as source:
+        data = source.read_buffer(file.size_bytes)
+        if data.size < file.size_bytes:
+            raise became_shorter(file)
+        with watch_map(data.address, data.size) as is_broken:
+
+            def check() -> None:
+                # A cut inside a page leaves zeros without a fault: only the size tells.
+                if is_broken() or os.fstat(source.fileno()).st_size < file.size_bytes:
+                    raise became_shorter(file)
+
+            yield MappedFile(data=data, check=check, file=file)
 
 
 def read_mapped(
-    part: Part, settings: ReadSettings, columns: Callable[[pa.Schema], Sequence[str]]
+    mapped: MappedFile,
+    part: Part,
+    settings: ReadSettings,
+    columns: Callable[[pa.Schema], Sequence[str]],
 ) -> Iterator[RowBatch]:
     """The record batches that hold rows of the part, with the columns that are picked from the schema."""
-    path = part.file.path
-    if not part.file.size_bytes:
-        return  # nothing can be mapped, and nothing is there
-    with explain_open_errors(part.file), pa.memory_map(str(path), "r") as source:
-        with explain_damage(path):
-            reader = _Reader(source.read_buffer(), part, settings, columns)
-        row = 0
-        while part.end is None or row < part.end:
-            with explain_damage(path):
-                message = reader.next_records()
+    if not mapped.data.size:
+        return
+    with mapped.explain_damage():
+        reader = _Reader(mapped.data, part, settings, columns)
+    row = 0
+    while part.end is None or row < part.end:
+        with mapped.explain_damage():
+            message = reader.next_records()
             if message is None:
                 return
-            if row + message.row_count > part.position:
-                with explain_damage(path):
-                    rows = reader.read(message)
-                yield RowBatch(rows=rows, first_row=row, done_bytes=message.end)
-            row += message.row_count
+            is_wanted = row + message.row_count > part.position
+            rows = reader.read(message) if is_wanted else None
+        if rows is not None:
+            yield RowBatch(rows=rows, first_row=row, done_bytes=message.end)
+        row += message.row_count
 
 
-def count_rows(path: Path) -> int:
+def count_rows(file: InputFile) -> int:
     """Rows of an Arrow file, from the metadata of its record batches."""
-    with pa.memory_map(str(path), "r") as source:
-        messages = read_messages(memoryview(source.read_buffer()))
-        return sum(message.row_count for message in messages if message.is_records)
+    with map_file(file) as mapped:
+        messages = read_messages(memoryview(mapped.data))
+        count = sum(message.row_count for message in messages if message.is_records)
+        mapped.check()
+        return count
 
 
 class _Reader:
@@ -146,15 +199,18 @@ class _Reader:
 
 
 def _batch_pieces(
-    batch: RowBatch, values: pa.Array, part: Part, settings: ReadSettings
+    mapped: MappedFile, batch: RowBatch, part: Part, settings: ReadSettings
 ) -> Iterator[Piece]:
     """Pieces of one record batch, as far as it belongs to the part."""
     start, stop = wanted_rows(batch, part)
     while start < stop:
         count = min(_SLICE_ROWS, stop - start)
         first_row = batch.first_row + start
+        with mapped.explain_damage():
+            values = pick_column(batch.rows, settings.column)
+            rows = checked(own_shape(values.slice(start, count)))
         yield from column_pieces(
-            values.slice(start, count),
+            rows,
             part,
             settings,
             first_row=first_row,
@@ -172,7 +228,7 @@ def wanted_rows(batch: RowBatch, part: Part) -> tuple[int, int]:
 
 
 def checked(values: pa.Array) -> pa.Array:
-    """The column, once its offsets are known to lie inside it: a file may lie about them."""
+    """The column, text as bytes, once its offsets are known to lie inside it: a file may lie about them."""
     plain = values.dictionary if pa.types.is_dictionary(values.type) else values
     values.validate(full=False)
     if pa.types.is_string(plain.type):
@@ -180,6 +236,7 @@ def checked(values: pa.Array) -> pa.Array:
     elif pa.types.is_large_string(plain.type):
         plain = plain.cast(pa.large_binary())
     plain.validate(full=True)
-    if pa.types.is_dictionary(values.type):
-        values.indices.validate(full=True)
+    if not pa.types.is_dictionary(values.type):
+        return plain
+    values.indices.validate(full=True)
     return values

@@ -10,13 +10,14 @@ and the joined text: about four times `block_bytes`; for one long line up to eig
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 import msgspec
 
 from lowtide.errors import UsageError
 from lowtide.source.blocks import BadRow, Piece, ReadSettings
+from lowtide.source.examples.settings import suggest_examples
 from lowtide.source.json_lines import BadLineError, JsonLines, load_object, mend_surrogates
 from lowtide.source.parts import Part
 from lowtide.source.rows import NOT_UTF8, cut_row, is_long
@@ -32,9 +33,9 @@ _JSON_NAMES = {
 
 
 class _MissingKeyError(BadLineError):
-    def __init__(self, keys: list[str]) -> None:
+    def __init__(self, row: Mapping[str, object]) -> None:
         super().__init__("has no such key")
-        self.keys = keys
+        self.keys = {key: _message_keys(value) for key, value in row.items()}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -158,10 +159,16 @@ def _decode_slowly(line: bytes, settings: ReadSettings) -> tuple[bytes, str]:
     return text, reason
 
 
+def _message_keys(value: object) -> list[str]:
+    """The keys of the first message, if the value is a list of messages."""
+    first = value[0] if isinstance(value, list) and value else None
+    return list(first) if isinstance(first, dict) else []
+
+
 def _find_value(line: bytes, column: str) -> object:
     row = load_object(line)
     if column not in row:
-        raise _MissingKeyError(list(row))
+        raise _MissingKeyError(row)
     return row[column]
 
 
@@ -171,9 +178,14 @@ def _bad_line(error: BadLineError, position: int, lines: _Lines) -> BadRow:
     path, number = lines.part.file.path, lines.number(position)
     if isinstance(error, _MissingKeyError) and (number == 1 or settings.bad_text == "fail"):
         keys = ", ".join(error.keys) or "none"
+        remedy = (
+            "pass `--column` with the key that holds the text, "
+            "or `--bad-text skip` if only some lines lack it"
+        )
+        if suggested := suggest_examples(error.keys):
+            remedy = f"pass `{suggested}` to train on the rows as examples; for text, {remedy}"
         raise UsageError(
             f"{path}, line {number}: no key {settings.column!r}; its keys are: {keys}",
-            remedy="pass `--column` with the key that holds the text, "
-            "or `--bad-text skip` if only some lines lack it",
+            remedy=remedy,
         )
     return lines.bad_row(str(error), position)

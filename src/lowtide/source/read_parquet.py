@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ from lowtide.source.arrow_arrays import as_numbers
 from lowtide.source.blocks import Piece, ReadSettings
 from lowtide.source.byte_stream import explain_open_errors
 from lowtide.source.columns import check_column, pick_column
+from lowtide.source.find_inputs import InputFile
 from lowtide.source.parquet_footer import DamagedFooterError, find_footer, footer_memory_bytes
 from lowtide.source.parquet_pages import (
     DamagedPageError,
@@ -38,6 +40,7 @@ from lowtide.source.parquet_pages import (
 )
 from lowtide.source.parts import Part
 from lowtide.source.rows import column_pieces, shared_limit, too_large, too_large_together
+from lowtide.source.thrift import EndlessNumberError
 from lowtide.units import KIB, MIB
 
 _MOST_ROWS = 16_384
@@ -45,7 +48,7 @@ _MOST_BLOCKS = 4
 """So many blocks a batch of lists may take: below that, fewer rows at a time only cost time."""
 _LISTS_AT_ONCE = 64
 _SHARING_ROWS = 16
-"""A page of so many rows is one that many share."""
+"""A page with this many rows counts as shared by many."""
 _NUMBER_BYTES = 16
 """What Arrow holds for each entry of a dictionary, and for each value of a page that begins with lengths."""
 _LEAST_BUFFER_BYTES, _MOST_BUFFER_BYTES = 64 * KIB, MIB
@@ -88,7 +91,7 @@ def open_parquet(part: Part, settings: ReadSettings) -> Iterator[pq.ParquetFile]
             str(path),
             memory_map=False,
             pre_buffer=False,
-            # Arrow makes room for as many items as a list claims; none has more than there are bytes.
+            # Arrow allocates as many items as a list claims; a real list has no more items than bytes.
             thrift_container_size_limit=max(1, footer_bytes),
             buffer_size=min(max(settings.block_bytes, _LEAST_BUFFER_BYTES), _MOST_BUFFER_BYTES),
         )
@@ -125,6 +128,7 @@ def explain_damage(path: Path) -> Iterator[None]:
         pa.ArrowException,
         DamagedPageError,
         DamagedFooterError,
+        EndlessNumberError,
         ValueError,
         OverflowError,
     ) as error:
@@ -138,16 +142,28 @@ def _check_footer(part: Part, settings: ReadSettings) -> int:
     """Refuse a file that was cut off, or whose footer takes too much; returns the footer's length."""
     limit_bytes = settings.document_limit_bytes
     most_bytes = shared_limit(limit_bytes)
-    with part.file.path.open("rb") as stored:
-        start, end = find_footer(stored, part.file)
-        size_bytes = end - start
-        if size_bytes <= most_bytes:
-            stored.seek(start)
-            with explain_damage(part.file.path):
-                size_bytes = footer_memory_bytes(stored.read(end - start), most_bytes)
+    found = part.file.path.stat()
+    version = (found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
+    footer_bytes, size_bytes = _measure_footer(part.file, version, most_bytes)
     if size_bytes > most_bytes:
         raise too_large_together(f"{part.file.path}: its footer", size_bytes, limit_bytes)
-    return end - start
+    return footer_bytes
+
+
+@lru_cache(maxsize=256)
+def _measure_footer(
+    file: InputFile,
+    version: tuple[int, ...],  # noqa: ARG001 - a file that changed is measured again
+    most_bytes: int,
+) -> tuple[int, int]:
+    """The footer's length, and what it takes once unpacked: walked once, for a run opens a file often."""
+    with file.path.open("rb") as stored:
+        start, end = find_footer(stored, file)
+        if end - start > most_bytes:
+            return end - start, end - start
+        stored.seek(start)
+        with explain_damage(file.path):
+            return end - start, footer_memory_bytes(stored.read(end - start), most_bytes)
 
 
 def _group_batches(

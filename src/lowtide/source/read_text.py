@@ -11,7 +11,7 @@ and the piece made from it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
@@ -24,7 +24,7 @@ from lowtide.source.blocks import (
     ReadSettings,
 )
 from lowtide.source.byte_stream import ByteWindow, open_stream
-from lowtide.source.find_inputs import InputFile
+from lowtide.source.find_inputs import InputFile, InputKind
 from lowtide.source.parts import Part
 from lowtide.source.recognise import SNIFFED_BYTES, recognise, recognise_stream, refuse_foreign
 from lowtide.source.safe_cuts import last_safe_cut
@@ -47,6 +47,18 @@ class _Clean:
     data: bytes
     bad: tuple[BadRow, ...] = ()
     bad_count: int = 0
+
+
+def describe_skip(settings: ReadSettings, inputs: Sequence[InputFile]) -> str | None:
+    """What `--bad-text skip` takes away from text files, where that is more than a line; else None."""
+    reads_text = any(file.kind is InputKind.TEXT for file in inputs)
+    if settings.bad_text != "skip" or settings.separator == "line" or not reads_text:
+        return None
+    whole = "text file" if settings.separator == "file" else "document of a text file"
+    return (
+        f"a {whole} with bytes that are not UTF-8 is left out whole; `--separator line` leaves out the line "
+        "alone, `--bad-text replace` replaces the bytes"
+    )
 
 
 def read_text(part: Part, settings: ReadSettings) -> Iterator[Piece]:
@@ -78,10 +90,11 @@ def begin_reading(window: ByteWindow, file: InputFile, block_bytes: int) -> None
     if window.position:
         return
     if file.is_stdin:
-        found = recognise_stream(window.data[:SNIFFED_BYTES], stated=file.stated)
+        stated = file.kind if file.stated else None
+        found = recognise_stream(window.data[:SNIFFED_BYTES], stated=stated)
         refuse_foreign(str(file.path), found)
     elif file.compression:  # its window may have been too large to look at before
-        refuse_foreign(str(file.path), recognise(window.data[:SNIFFED_BYTES], stated=True))
+        refuse_foreign(str(file.path), recognise(window.data[:SNIFFED_BYTES], stated=file.kind))
     if window.data.startswith(BYTE_ORDER_MARK):
         window.drop(len(BYTE_ORDER_MARK))
 
@@ -236,5 +249,6 @@ def _not_utf8(part: Part, data: bytes, position: int) -> DataError:
     place = first_bad_byte(data) or 0
     return DataError(
         f"{part.file.path}: byte 0x{data[place]:02x} is not valid UTF-8, at byte {position + place}",
-        remedy="pass `--bad-text replace` or `--bad-text skip`, or convert the file to UTF-8",
+        remedy="pass `--bad-text replace`, or `--bad-text skip` to leave out the whole document, or convert "
+        "the file to UTF-8",
     )

@@ -1,8 +1,10 @@
 """Recognise files that are not text by their first bytes, and say how to get text out of them.
 
-Some bytes are proof: archives, compressed files, PDF, pictures, programs, UTF-16. Such a file is refused
-whatever it is called. HTML, CSV and JSON are text of a kind, but their markup would be learnt: they are
-refused until `--input-format` says how they are meant.
+Some bytes are proof: archives, compressed files, pictures, programs, UTF-16. Such a file is refused
+whatever it is called. Where a sign is made of plain characters, such as `GIF89a`, a text may begin so too:
+then a second sign is needed, a NUL or bytes that are not UTF-8 in the first 8 KiB. `--input-format text` makes
+valid UTF-8 text whatever it begins with. HTML, CSV, JSON and a PDF of plain characters are text of a kind, but
+their markup would be learnt: they are refused until `--input-format` says how they are meant.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ _ZSTD_WINDOW_BYTES = 8 * MIB
 """A frame with a larger window is looked at when it is read, inside the budget."""
 _TAR_BLOCK_BYTES = 512
 _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r\b\x1b"))
+_PLAIN = bytes({*range(32, 127), *b"\t\n\r"})
 _JSON_OBJECT = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:', re.DOTALL)
-_JSON_ARRAY = re.compile(rb"\[\s*[\[{\"]")
+_PLAIN_PDF = re.compile(rb"\s*%PDF-\d\.\d[ \t]*(?:[\r\n]|$)")
+"""The version alone on its line: a sentence about the format goes on behind it."""
 _HTML = re.compile(rb"<(?:!doctype\s+html|html)\b", re.IGNORECASE)
 
 
@@ -85,6 +89,13 @@ def _other_encoding(name: str) -> Foreign:
 
 _TAR = _archive("tar", "tar -xf FILE -C FOLDER")
 _BINARY = _binary("binary data")
+_PDF = Foreign(what="a PDF", remedy="take its text out: `pdftotext FILE NEW.txt`")
+FEATHER_1_MAGIC = b"FEA1"
+FEATHER_1 = Foreign(
+    what="a Feather file of version 1, which is not Arrow",
+    remedy="write it again as version 2: "
+    "`pyarrow.feather.write_feather(pyarrow.feather.read_table(OLD), NEW, version=2)`",
+)
 _MAGIC: tuple[tuple[re.Pattern[bytes], Foreign], ...] = tuple(
     (re.compile(pattern, re.DOTALL), foreign)
     for pattern, foreign in (
@@ -99,12 +110,10 @@ _MAGIC: tuple[tuple[re.Pattern[bytes], Foreign], ...] = tuple(
         (rb"\x04\x22\x4d\x18", _compressed("lz4", "lz4")),
         (rb"LZIP\x01", _compressed("lzip", "lzip")),
         (rb"\x1f\x9d", _compressed("compress", "gzip")),
-        (
-            rb"\s*%PDF-\d",
-            Foreign(what="a PDF", remedy="take its text out: `pdftotext FILE NEW.txt`"),
-        ),
+        (rb"\s*%PDF-\d\.\d\s*%[\x80-\xff]{4}|\s*%PDF-\d", _PDF),
         (rb"PAR1\x15", _rows("Parquet", "parquet")),
         (rb"ARROW1\x00\x00", _rows("Arrow", "arrow")),
+        (FEATHER_1_MAGIC, FEATHER_1),
         (rb"\x89PNG\r\n|\xff\xd8\xff|GIF8[79]a|II\*\x00|MM\x00\*", _binary("a picture")),
         (
             rb"RIFF.{4}(?:WAVE|WEBP|AVI )|OggS\x00|fLaC\x00|ID3[\x02-\x04]|\x00\x00\x00.ftyp",
@@ -125,6 +134,7 @@ _MAGIC: tuple[tuple[re.Pattern[bytes], Foreign], ...] = tuple(
 )
 """What a file begins with, and what that proves."""
 
+_PDF_OF_TEXT = Foreign(what="a PDF", remedy=f"{_PDF.remedy}; {_AS_TEXT}")
 _HTML_PAGE = Foreign(
     what="HTML",
     remedy=f"take its text out first (`pandoc -t plain FILE -o NEW.txt`); {_AS_TEXT}",
@@ -159,14 +169,14 @@ _BY_SUFFIX = {
 }
 
 
-def recognise(start: bytes, *, suffix: str = "", stated: bool) -> Foreign | None:
+def recognise(start: bytes, *, suffix: str = "", stated: str | None) -> Foreign | None:
     """What a file that begins so is, if it is not text; None for text.
 
-    `suffix` is its name's, below a compression's. With `stated` somebody has said how the file is to be
-    read, and only what is proven counts.
+    `suffix` is its name's, below a compression's. `stated` is how somebody has said that the file is to be
+    read ("text", "jsonl"), or None; if it is given, only what is proven counts.
     """
-    proven = _recognise_bytes(start)
-    if proven is not None or stated:
+    proven = _recognise_bytes(start, is_stated_text=stated == "text")
+    if proven is not None or stated is not None:
         return proven
     text = start.removeprefix(codecs.BOM_UTF8).lstrip()
     if not text:
@@ -175,16 +185,36 @@ def recognise(start: bytes, *, suffix: str = "", stated: bool) -> Foreign | None
         return _BY_SUFFIX[suffix]
     if _HTML.match(text):
         return _HTML_PAGE
+    if _PLAIN_PDF.match(text):
+        return _PDF_OF_TEXT
     return recognise_json(text) if suffix == ".json" and text[:1] in (b"[", b"{") else None
 
 
-def recognise_stream(start: bytes, *, stated: bool) -> Foreign | None:
+def recognise_stream(start: bytes, *, stated: str | None) -> Foreign | None:
     """The same for what has no name: JSON is known by its beginning too."""
     found = recognise(start, stated=stated)
-    if found is not None or stated:
+    if found is not None or stated is not None:
         return found
     text = start.removeprefix(codecs.BOM_UTF8).lstrip()
-    return recognise_json(text) if _JSON_OBJECT.match(text) or _JSON_ARRAY.match(text) else None
+    return recognise_json(text) if _JSON_OBJECT.match(text) or _begins_json_array(text) else None
+
+
+def _begins_json_array(text: bytes) -> bool:
+    """Whether it begins with a list whose first item is JSON, unlike `[[Category]]` or `["so" they said]`.
+
+    Lists of numbers and words are text. An object may go on behind the bytes at hand: its first key tells.
+    """
+    inside = text[1:].lstrip()
+    if text[:1] != b"[" or inside[:1] not in (b"[", b"{", b'"'):
+        return False
+    if _JSON_OBJECT.match(inside):
+        return True
+    line = inside.decode(errors="replace")
+    try:
+        _, end = json.JSONDecoder().raw_decode(line)
+    except (ValueError, RecursionError):
+        return False
+    return line[end:].lstrip()[:1] in (",", "]", "")
 
 
 def recognise_json(text: bytes) -> Foreign:
@@ -257,15 +287,25 @@ def _unpack(unpack: Callable[[], bytes]) -> bytes:
         return b""
 
 
-def _recognise_bytes(start: bytes) -> Foreign | None:
+def _recognise_bytes(start: bytes, *, is_stated_text: bool) -> Foreign | None:
     for pattern, foreign in _MAGIC:
-        if pattern.match(start):
+        sign = pattern.match(start)
+        if sign and _is_proof(sign.group(), start, is_stated_text=is_stated_text):
             return foreign
     if _is_tar(start):
         return _TAR
     if (encoding := _wide_encoding(start)) is not None:
         return _other_encoding(encoding)
     return _BINARY if _is_binary(start) else None
+
+
+def _is_proof(sign: bytes, start: bytes, *, is_stated_text: bool) -> bool:
+    """Whether a sign at the start proves something, by whether the rest may be text."""
+    has_nul, is_bad = b"\0" in start, not _is_utf8_start(start)
+    is_plain = sign.isascii() and not sign.translate(None, _PLAIN)
+    if is_stated_text:
+        return (has_nul and is_bad) if is_plain else (has_nul or is_bad)
+    return has_nul or is_bad or not is_plain
 
 
 def _is_tar(start: bytes) -> bool:

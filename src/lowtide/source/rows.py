@@ -161,7 +161,9 @@ def _as_binary(values: pa.Array) -> pa.Array:
     """The same bytes without a claim to be UTF-8: that is checked here, by the policy."""
     if pa.types.is_dictionary(values.type):
         values = _as_binary(values.dictionary).take(values.indices)
-    wide = pa.types.is_large_string(values.type) or pa.types.is_large_binary(values.type)
+    if pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type):
+        return values
+    wide = pa.types.is_large_string(values.type)
     return values.cast(pa.large_binary() if wide else pa.binary())
 
 
@@ -186,7 +188,9 @@ def _long_row(
         text, _ = replace_bad(text)
     if within:
         bad = ()  # counted when the row began
-    for part_of_row in cut_row(text, settings, within=within, name=f"{part.file.path} row {row}"):
+    for part_of_row in cut_row(
+        text, settings, within=within, name=f"{part.file.path} row {row + 1}"
+    ):
         yield Piece(
             text=part_of_row.text,
             document_count=0 if part_of_row.within else 1,
@@ -259,10 +263,10 @@ def _careful_rows(
 
 
 def bad_row(part: Part, settings: ReadSettings, row: int, reason: str) -> BadRow:
-    """The record of a bad row, or the error that the policy asks for."""
+    """The record of a bad row, which people count from 1, or the error that the policy asks for."""
     if settings.bad_text == "fail":
         raise DataError(
-            f"{part.file.path}, row {row}: the value of {settings.column!r} is {reason}",
+            f"{part.file.path}, row {row + 1}: the value of {settings.column!r} is {reason}",
             remedy="pass `--bad-text skip` to leave such rows out and count them, or `--bad-text replace`",
         )
-    return BadRow(file=str(part.file.path), position=row, unit="row", reason=reason)
+    return BadRow(file=str(part.file.path), position=row + 1, unit="row", reason=reason)

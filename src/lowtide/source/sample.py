@@ -1,24 +1,44 @@
-"""A few short samples from all over the inputs, to predict the whole from."""
+"""Short samples from all over the inputs, to predict the whole from.
+
+The stored bytes of all inputs are cut into equal stretches, and a place is drawn in each: what lies there
+stands for its stretch. In plain text that place is read. A row of a Parquet file and a byte of a compressed one
+can only be reached through what lies before them, so a row group, or a compressed file, is read once for all
+its places, and no further than its share of `_PASSED_BYTES`.
+"""
 
 from __future__ import annotations
 
+import heapq
 import itertools
+import math
+import random
+import re
 import time
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 from lowtide.source.blocks import Block, Cursor, ReadSettings
-from lowtide.source.byte_stream import open_stream
 from lowtide.source.extent import measure_extent
 from lowtide.source.find_inputs import InputFile, InputKind
+from lowtide.source.parts import parts_from
+from lowtide.source.read_parquet import explain_damage, open_parquet
 from lowtide.source.stream import read_blocks
 from lowtide.units import KIB, MIB
 
+if TYPE_CHECKING:
+    import pyarrow.parquet as pq
+
 _ALIGNED_BYTES = 64 * KIB
+_BLANK = re.compile(rb"[ \n]")
 _MOST_FILES = 512
-_UNPACKED_BYTES = 16 * MIB
-"""So much of a compressed file is unpacked to see how well it is packed: its reader is 64 KiB ahead."""
+_PASSED_BYTES = 96 * MIB
+"""So much text is read on the way to samples, all files together: for about half a second."""
+_HELD_BLOCKS = 2
+"""So many times what samples of a block each take may be held: rows may be far longer than a block."""
+_COUNTED_PLACES, _COUNTED_BYTES = 1024, 16 * KIB
+"""Documents are counted by what parts them, at more places than text is read: where they are sorted by length,
+the shortest share of the text may hold most of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,9 +46,13 @@ class SampledText:
     """Blocks read from somewhere, and what reading them took. More than one only for a long row."""
 
     blocks: tuple[Block, ...]
-    input_bytes: int
-    """How much of the stored input they stand for."""
+    input_bytes: float
+    """How much of the stored input they hold."""
+    documents: float
+    """That end in the sample."""
     seconds: float
+    stands_for: float = 1.0
+    """How many stretches like it all inputs have: sums over samples are weighted with it."""
 
     @property
     def text_bytes(self) -> int:
@@ -36,36 +60,123 @@ class SampledText:
         return sum(block.text_bytes for block in self.blocks)
 
     @property
-    def documents(self) -> int:
-        """Documents that end in the sample."""
-        return sum(block.document_count for block in self.blocks)
+    def rows(self) -> float:
+        """Documents, and rows that gave none."""
+        return self.documents + sum(block.bad_count + block.empty_count for block in self.blocks)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Group:
+    """Samples that stand for one stretch of the input, each for an equal part of it."""
+
+    place: int
+    samples: list[SampledText]
+    input_bytes: float
+    """What the stretch has of the stored input."""
 
 
 def sample_inputs(
-    inputs: Sequence[InputFile], settings: ReadSettings, *, count: int
+    inputs: Sequence[InputFile], settings: ReadSettings, *, count: int, seed: int = 0
 ) -> list[SampledText]:
-    """Up to `count` samples of about a block, spread evenly over the stored bytes of all inputs.
+    """Up to `count` samples of about a block, spread over the stored bytes of all inputs.
 
-    Inputs that fit into so many blocks are read whole. Compressed files are sampled at their front.
+    Inputs that fit into so many blocks are read whole. What is drawn follows from `seed` alone.
     """
     total = sum(file.size_bytes for file in inputs)
     if total <= count * settings.block_bytes and not any(file.compression for file in inputs):
         samples = _read_whole(inputs, settings, most_blocks=2 * count)
         if samples is not None:
             return samples
-    offsets: defaultdict[int, list[int]] = defaultdict(list)
-    for number in range(count):
-        index, offset = _locate(inputs, total * number // count)
-        offsets[index].append(offset)
-    samples = []
-    for index, places in offsets.items():
-        if inputs[index].compression:
-            samples += _read_front(inputs[index], settings, len(places))
-        else:
-            files = _neighbours(inputs, index)
-            found = (_read_one(files, settings, place) for place in places)
-            samples += [sample for sample in found if sample is not None]
-    return samples
+    chance = random.Random(seed)
+    places = _draw(total, count, chance)
+    passed = [place for place in places if _is_passed(inputs[_locate(inputs, place)[0]])]
+    groups = [
+        *_sample_passed(inputs, settings, passed, total / count, chance),
+        *_sample_plain(inputs, settings, sorted(set(places) - set(passed)), total / count, chance),
+    ]
+    groups.sort(key=lambda group: group.place)
+    return _weigh(groups, total)
+
+
+def count_documents(
+    inputs: Sequence[InputFile],
+    settings: ReadSettings,
+    samples: Sequence[SampledText],
+    *,
+    seed: int = 0,
+) -> int:
+    """How many documents the inputs hold: by what footers say, by what parts them, else by the samples."""
+    sampled = sum(sample.documents * sample.stands_for for sample in samples)
+    mark = _mark(inputs, settings)
+    sampled_rows = sum(sample.rows * sample.stands_for for sample in samples)
+    if all(sample.stands_for == 1 for sample in samples) or not sampled_rows:
+        return round(sampled)
+    if all(file.kind in (InputKind.PARQUET, InputKind.ARROW) for file in inputs):
+        return round(sum(map(measure_extent, inputs)) * sampled / sampled_rows)
+    if mark and not any(file.compression for file in inputs):
+        return round(_count_marks(inputs, mark, seed) * sampled / sampled_rows)
+    return round(sampled)
+
+
+def _draw(total: int, count: int, chance: random.Random) -> list[int]:
+    """A place in each of `count` equal stretches, in order."""
+    return [int(total * (number + chance.random()) / count) for number in range(count)]
+
+
+def _is_passed(file: InputFile) -> bool:
+    return bool(file.compression) or file.kind is InputKind.PARQUET
+
+
+def _sample_plain(
+    inputs: Sequence[InputFile],
+    settings: ReadSettings,
+    places: list[int],
+    stretch_bytes: float,
+    chance: random.Random,
+) -> Iterator[_Group]:
+    """A sample from each place, in random order: long rows may use up what may be held."""
+    left_bytes = _HELD_BLOCKS * len(places) * settings.block_bytes
+    for place in chance.sample(places, len(places)):
+        index, offset = _locate(inputs, place)
+        found = _read_one(_neighbours(inputs, index), settings, offset)
+        if found:
+            yield _Group(place=place, samples=[found], input_bytes=stretch_bytes)
+            left_bytes -= found.text_bytes
+        if left_bytes <= 0:
+            break
+
+
+def _sample_passed(
+    inputs: Sequence[InputFile],
+    settings: ReadSettings,
+    places: list[int],
+    stretch_bytes: float,
+    chance: random.Random,
+) -> Iterator[_Group]:
+    """Samples of row groups and compressed files, as many of each as places fall into it."""
+    for index, located in itertools.groupby(places, lambda place: _locate(inputs, place)[0]):
+        file, of_file = inputs[index], list(located)
+        offsets = [_locate(inputs, place)[1] for place in of_file]
+        for stretch, count in _stretches(file, settings, offsets):
+            keep = _Keep(
+                count=count, passed_bytes=_PASSED_BYTES * count // len(places), chance=chance
+            )
+            samples = _keep_some(file, settings, stretch, keep)
+            if samples:
+                yield _Group(place=of_file[0], samples=samples, input_bytes=stretch_bytes * count)
+
+
+def _weigh(groups: list[_Group], total: int) -> list[SampledText]:
+    """The samples with what each stands for; stretches without a sample are stood for by the others."""
+    scale = total / max(1.0, sum(group.input_bytes for group in groups))
+    return [
+        replace(
+            sample,
+            stands_for=scale * group.input_bytes / len(group.samples) / sample.input_bytes,
+        )
+        for group in groups
+        for sample in group.samples
+    ]
 
 
 def _read_whole(
@@ -111,8 +222,6 @@ def _read_one(
 ) -> SampledText | None:
     """A sample from about that byte of the first file on, or None where there is none."""
     position = _aligned(files[0], offset)
-    if position is None:
-        return None
     started = time.perf_counter()
     blocks = read_blocks(files, settings, start=Cursor(file=0, position=position))
     taken = _take(blocks, files[0])
@@ -134,16 +243,24 @@ def _take(blocks: Iterator[Block], file: InputFile) -> tuple[Block, ...]:
     return tuple(taken)
 
 
-def _aligned(file: InputFile, offset: int) -> int | None:
-    """A position at which reading may start: a row, the start of a line, or the file's start."""
-    if file.kind in (InputKind.PARQUET, InputKind.ARROW):
+def _aligned(file: InputFile, offset: int) -> int:
+    """A position at which reading may start: a row, a line of JSON, or behind a blank in text.
+
+    Text that began at a line would be short lines more often than all of it is.
+    """
+    if file.kind is InputKind.ARROW:
         return measure_extent(file) * offset // max(1, file.size_bytes)
     if not offset:
         return 0
     with file.path.open("rb") as opened:
         opened.seek(offset)
-        line_end = opened.read(_ALIGNED_BYTES).find(b"\n")
-    return offset + line_end + 1 if line_end >= 0 else None
+        if file.kind is InputKind.TEXT:
+            found = _BLANK.search(opened.read(_ALIGNED_BYTES))
+            return offset + found.end() if found else file.size_bytes
+        while data := opened.read(_ALIGNED_BYTES):
+            if (end := data.find(b"\n")) >= 0:
+                return opened.tell() - len(data) + end + 1
+    return file.size_bytes
 
 
 def _bytes_before(files: Sequence[InputFile], cursor: Cursor) -> int:
@@ -156,43 +273,186 @@ def _bytes_before(files: Sequence[InputFile], cursor: Cursor) -> int:
 
 def _stored_at(file: InputFile, position: int) -> int:
     """The stored byte of a position: the same for plain text, by share of the rows elsewhere."""
-    if file.kind in (InputKind.PARQUET, InputKind.ARROW):
+    if file.kind is InputKind.ARROW:
         return file.size_bytes * position // max(1, measure_extent(file))
     return position
 
 
-def _read_front(file: InputFile, settings: ReadSettings, count: int) -> list[SampledText]:
-    """Samples one behind the other: going anywhere else means to unpack everything before it."""
-    stored_share = _stored_share(file, settings)
-    blocks = read_blocks([file], settings, start=Cursor(file=0, position=0))
-    samples: list[SampledText] = []
-    position = 0
-    for _ in itertools.repeat(None, count):
-        started = time.perf_counter()
-        taken = _take(blocks, file)
-        seconds = time.perf_counter() - started
-        if not taken:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Stretch:
+    """What is read from front to back: a row group, as its footer has it, or a compressed file."""
+
+    start: int
+    length: int | None = None
+    """In rows; None where only reading tells."""
+    text_bytes: int = 0
+    """Of the column that holds the text, before compression; of a compressed file unknown."""
+    stored_bytes: float = 0.0
+    """Its part of the file, going by `text_bytes`."""
+
+
+def _stretches(
+    file: InputFile, settings: ReadSettings, offsets: Sequence[int]
+) -> Iterator[tuple[_Stretch, int]]:
+    """The stretches of a file that places fall into, and how many do."""
+    if file.compression:
+        yield _Stretch(start=0), len(offsets)
+        return
+    before, left = 0.0, len(offsets)
+    for group in _row_groups(file, settings):
+        before += group.stored_bytes
+        count = left - sum(offset >= before for offset in offsets)
+        left -= count
+        if count:
+            yield group, count
+
+
+def _row_groups(file: InputFile, settings: ReadSettings) -> list[_Stretch]:
+    """Row groups that have rows."""
+    part = parts_from(Cursor(file=0, position=0), file, settings)[0]
+    with open_parquet(part, settings) as opened, explain_damage(file.path):
+        found = [
+            opened.metadata.row_group(index) for index in range(opened.metadata.num_row_groups)
+        ]
+        sizes = [_text_bytes(group, settings.column) for group in found]
+        stored_share = file.size_bytes / max(1, sum(sizes))
+        groups, row = [], 0
+        for group, size in zip(found, sizes, strict=True):
+            groups.append(
+                _Stretch(
+                    start=row,
+                    length=group.num_rows,
+                    text_bytes=size,
+                    stored_bytes=size * stored_share,
+                )
+            )
+            row += group.num_rows
+    return [group for group in groups if group.length]
+
+
+def _text_bytes(group: pq.RowGroupMetaData, column: str) -> int:
+    """The size of a row group's column; of all columns, where examples come from several."""
+    chunks = (group.column(index) for index in range(group.num_columns))
+    size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema == column)
+    return max(1, size or group.total_byte_size) if group.num_rows else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Keep:
+    """How many samples are kept of what is passed, how much is passed, and the chance that chooses."""
+
+    count: int
+    passed_bytes: int
+    chance: random.Random
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class _Passed:
+    """A block on the way, or all blocks of a row that is cut."""
+
+    key: float
+    """Those with the highest are kept."""
+    number: int
+    text_bytes: int
+    blocks: tuple[Block, ...] = field(compare=False)
+
+
+def _keep_some(
+    file: InputFile, settings: ReadSettings, stretch: _Stretch, keep: _Keep
+) -> list[SampledText]:
+    """Read a stretch, or its front, and keep some blocks: each as likely as it is long (Efraimidis, Spirakis).
+
+    How much text and how many documents there are is known for all that was passed, and each sample has its
+    share of that.
+    """
+    kept: list[_Passed] = []
+    held_bytes = text_bytes = documents = 0
+    started = time.perf_counter()
+    last = None
+    for number, blocks in enumerate(_whole_rows(file, settings, stretch)):
+        last = blocks[-1]
+        size = sum(block.text_bytes for block in blocks)
+        text_bytes += size
+        documents += sum(block.document_count for block in blocks)
+        key = math.log(1 - keep.chance.random()) / max(1, size)
+        heapq.heappush(kept, _Passed(key, number, size, blocks))
+        held_bytes += size
+        while len(kept) > 1 and (
+            len(kept) > keep.count or held_bytes > _HELD_BLOCKS * keep.count * settings.block_bytes
+        ):
+            held_bytes -= heapq.heappop(kept).text_bytes
+        if text_bytes >= keep.passed_bytes:
             break
-        after = taken[-1].after
-        if after.file:
-            used_bytes = sum(sample.input_bytes for sample in samples)
-            samples.append(_sampled(taken, file.size_bytes - used_bytes, seconds))
-            break
-        stored_bytes = round((after.position - position) * stored_share)
-        samples.append(_sampled(taken, stored_bytes, seconds))
-        position = after.position
-    return samples
+    if last is None or not text_bytes:
+        return []
+    seconds = time.perf_counter() - started
+    stored_bytes = _passed_stored(stretch, last)
+    kept.sort(key=lambda passed: passed.number)
+    return [
+        SampledText(
+            blocks=passed.blocks,
+            input_bytes=max(1.0, stored_bytes * passed.text_bytes / text_bytes),
+            documents=documents * passed.text_bytes / text_bytes,
+            seconds=seconds * passed.text_bytes / text_bytes,
+        )
+        for passed in kept
+        if passed.text_bytes
+    ]
 
 
-def _stored_share(file: InputFile, settings: ReadSettings) -> float:
-    """Stored bytes for each byte of a compressed file's content, from its front."""
-    unpacked_bytes = 0
-    limit_bytes = settings.document_limit_bytes
-    with open_stream(file, position=0, window_limit_bytes=limit_bytes) as stream:
-        while stream.tell() < _UNPACKED_BYTES and (data := stream.read(MIB)):
-            unpacked_bytes += len(data)
-        return stream.tell() / max(1, unpacked_bytes)
+def _whole_rows(
+    file: InputFile, settings: ReadSettings, stretch: _Stretch
+) -> Iterator[tuple[Block, ...]]:
+    """The blocks of a stretch one by one; those of a row that is cut together."""
+    blocks: list[Block] = []
+    end = None if stretch.length is None else stretch.start + stretch.length
+    for block in read_blocks([file], settings, start=Cursor(file=0, position=stretch.start)):
+        blocks.append(block)
+        if not block.after.within or file.kind is InputKind.TEXT:
+            yield tuple(blocks)
+            blocks.clear()
+            if end is not None and block.after.position >= end:
+                break
 
 
-def _sampled(blocks: tuple[Block, ...], input_bytes: int, seconds: float) -> SampledText:
-    return SampledText(blocks=blocks, input_bytes=max(1, input_bytes), seconds=seconds)
+def _passed_stored(stretch: _Stretch, last: Block) -> float:
+    """Stored bytes of a stretch up to the end of a block; the last may reach into the next row group."""
+    if stretch.length is None:
+        return last.input_done_bytes
+    rows = stretch.length if last.after.file else last.after.position - stretch.start
+    return stretch.stored_bytes * rows / stretch.length
+
+
+def _mark(inputs: Sequence[InputFile], settings: ReadSettings) -> bytes:
+    """What stands between two documents, where all inputs have the same; else nothing."""
+    kinds = {file.kind for file in inputs}
+    if kinds == {InputKind.JSONL}:
+        return b"\n"
+    if kinds == {InputKind.TEXT} and settings.separator not in ("file", "blank-line"):
+        return b"\n" if settings.separator == "line" else settings.separator.encode()
+    return b""
+
+
+def _count_marks(inputs: Sequence[InputFile], mark: bytes, seed: int) -> float:
+    """How often a mark stands in the inputs, or their last document has none."""
+    total = sum(file.size_bytes for file in inputs)
+    rates = []
+    for place in _draw(total, _COUNTED_PLACES, random.Random(seed)):
+        index, offset = _locate(inputs, place)
+        file = inputs[index]
+        start = max(0, min(offset, file.size_bytes - _COUNTED_BYTES))
+        with file.path.open("rb") as opened:
+            opened.seek(start)
+            data = opened.read(_COUNTED_BYTES)
+        ends_open = start + len(data) >= file.size_bytes and not data.endswith(mark)
+        rates.append((data.count(mark) + ends_open) / max(1, len(data)))
+    return total * sum(rates) / len(rates)
+
+
+def _sampled(blocks: tuple[Block, ...], input_bytes: float, seconds: float) -> SampledText:
+    return SampledText(
+        blocks=blocks,
+        input_bytes=max(1.0, input_bytes),
+        documents=sum(block.document_count for block in blocks),
+        seconds=seconds,
+    )

@@ -30,7 +30,7 @@ class SkippedFiles:
         self._first: dict[str, list[str]] = {}
 
     def add(self, path: Path, reason: str, *, count: int = 1) -> None:
-        """A file, or a folder of so many."""
+        """Count a file, or a folder of `count` files."""
         if not count:
             return
         self._counts[reason] = self._counts.get(reason, 0) + count

@@ -10,6 +10,7 @@ block's `after` gives the rest of the same stream.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -21,6 +22,7 @@ from lowtide.source.blocks import (
     FIRST_PIECE_BYTES,
     LISTED_BAD_ROWS,
     NO_SPANS,
+    SLOW_SECONDS,
     BadRow,
     BadText,
     Block,
@@ -81,7 +83,7 @@ def read_blocks(
             _refuse_overwritten(file, settings, before.stretches)
         reading = _Reading(file, cursor, before)
         for part in parts_from(cursor, file, settings):
-            for piece in _pieces(part, settings):
+            for piece in read_pieces(part, settings):
                 if bench.must_clear_before(piece, part):
                     yield bench.clear()
                 reading.add(piece.text)
@@ -89,7 +91,7 @@ def read_blocks(
                     # before the cursor leaves the file: no checkpoint may stand behind text of two versions
                     _refuse_overwritten(file, settings, reading.stretches)
                 bench.add(piece, part, reading)
-                if bench.size_bytes >= settings.block_bytes:
+                if bench.is_full():
                     yield bench.clear()
     if bench.holds_something():
         yield bench.clear()
@@ -159,7 +161,7 @@ def _digest_again(file: InputFile, settings: ReadSettings, stretch: Stretch) -> 
     """Of as much text as the stretch had. Blocks of another size end elsewhere, so its bytes are counted."""
     digest, left_bytes = xxhash.xxh3_128(), stretch.text_bytes
     for part in parts_from(stretch.start, file, settings):
-        for piece in _pieces(part, settings):
+        for piece in read_pieces(part, settings):
             digest.update(memoryview(piece.text)[:left_bytes])
             left_bytes -= len(piece.text)
             if left_bytes <= 0:
@@ -175,7 +177,7 @@ def _sizes_before(inputs: Sequence[InputFile]) -> list[int]:
     return before
 
 
-def _pieces(part: Part, settings: ReadSettings) -> Iterator[Piece]:
+def read_pieces(part: Part, settings: ReadSettings) -> Iterator[Piece]:
     """What the part's reader yields, and at last a piece that only moves the cursor behind the part."""
     done_bytes = 0
     for piece in _read(part, settings):
@@ -223,6 +225,8 @@ class _Bench:
     bad_count: int = 0
     empty_count: int = 0
     learnt: list[Spans] = field(default_factory=list)
+    began: float = field(default_factory=time.monotonic)
+    """When it was last empty, by the clock."""
 
     def must_clear_before(self, piece: Piece, part: Part) -> bool:
         """Whether the piece does not belong into the same block."""
@@ -231,6 +235,13 @@ class _Bench:
         would_be = self.size_bytes + len(piece.text)
         is_too_much = self.size_bytes > 0 and would_be > self.settings.block_bytes
         return is_too_much or (part.held_out != self.held_out and bool(piece.text))
+
+    def is_full(self) -> bool:
+        """Whether it is time for a block: by its size, or where templates are slow by the clock."""
+        if self.size_bytes >= self.settings.block_bytes:
+            return True
+        is_slow = time.monotonic() - self.began > SLOW_SECONDS
+        return is_slow and self.settings.examples is not None and self.holds_something()
 
     def holds_something(self) -> bool:
         """Whether a block made now would say anything."""
@@ -268,6 +279,7 @@ class _Bench:
             empty_count=self.empty_count,
             learnt=np.concatenate(self.learnt) if self.learnt else NO_SPANS,
         )
+        self.began = time.monotonic()
         self.texts, self.bad, self.learnt = [], [], []
         self.size_bytes = self.document_count = self.bad_count = self.empty_count = 0
         return block

@@ -24,7 +24,7 @@ except ImportError:  # Windows
 
 _LEFTOVER = re.compile(r"\..+\.\d+\.tmp\Z", re.DOTALL)
 _FOLDERS_THAT_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP)
-_GO_ON = "then run the same command again: it goes on where it was"
+_GO_ON = "then run the same command again: it resumes where it stopped"
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -41,9 +41,13 @@ def write_atomically(path: Path, data: bytes) -> None:
 
 
 def make_private(path: Path) -> None:
-    """The file is there afterwards. If it, or its folder, is made here, others may not read it: it will hold
-    command lines, and those may hold passwords."""
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    """The file is there afterwards. If it, or a folder above it, is made here, others may not read it: it will
+    hold command lines, and those may hold passwords."""
+    missing = [folder for folder in path.parents if not folder.exists()]
+    for folder in reversed(
+        missing
+    ):  # `parents=True` would make all but the last as the umask has it
+        folder.mkdir(mode=0o700, exist_ok=True)
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
 
 
@@ -146,6 +150,8 @@ def _remedy(number: int, path: Path) -> str:
             )
         case errno.EMFILE | errno.ENFILE:
             return f"raise the limit on open files (`ulimit -n`), {_GO_ON}"
+        case errno.ENOLCK | errno.EOPNOTSUPP | errno.ENOSYS:
+            return "pass an `--out` on a file system with locks; Lustre has them when mounted with `-o flock`"
         case errno.ENAMETOOLONG:
             return "pass an `--out` with a shorter name"
         case _:

@@ -28,13 +28,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from lowtide.errors import DataError
+from lowtide.errors import ReservedTextError
 from lowtide.tokenizer import hugging_face
 from lowtide.tokenizer.disagreements import Reference, contains_disagreement
 from lowtide.tokenizer.reference import Ids, ReferenceEncoder, SpecialInText, make_reference
 from lowtide.tokenizer.reference_apart import ReferenceApart
 from lowtide.tokenizer.vocabulary import Vocabulary
-from lowtide.units import KIB, MIB
+from lowtide.units import KIB, MIB, printable
 
 if TYPE_CHECKING:
     from gigatoken.gigatoken_rs import BPETokenizer
@@ -47,7 +47,7 @@ PEAK_BYTES_PER_WORD_BYTE = 36
 
 
 _LIGHT_BYTES = 512 * KIB
-"""tiktoken was measured with 13 to 52 bytes a byte of text: so much of it fits where an encoder's words lie."""
+"""tiktoken takes 11 to 53 bytes for each byte of text: this much fits into an encoder's cache share."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,7 +86,7 @@ def encoder_bytes(vocabulary: Vocabulary) -> int:
 
 
 def encoder_bytes_for(tokens: int) -> int:
-    """The same for a vocabulary of so many tokens."""
+    """The same for a vocabulary of `tokens` tokens."""
     return 16 * MIB + 240 * tokens
 
 
@@ -102,57 +102,67 @@ def reference_bytes(vocabulary: Vocabulary) -> int:
 class Encoder:
     """One thread's encoder. Not shared: gigatoken's own worker threads are not used.
 
-    With `room_bytes` tokenizers works in a process of its own, and tiktoken for long texts. It has this much
-    memory for the vocabulary and a document: OutOfRoomError where that is too little.
+    With `allowance_bytes`, tokenizers runs in a child process, and so does tiktoken for long texts. The child
+    may use this much memory for the vocabulary and a document: ReferenceMemoryError if that is too little.
     """
 
-    def __init__(self, settings: EncodeSettings, *, room_bytes: int | None = None) -> None:
+    def __init__(self, settings: EncodeSettings, *, allowance_bytes: int | None = None) -> None:
         self._settings = settings
-        self._room_bytes = room_bytes
+        self._allowance_bytes = allowance_bytes
         self._reference: ReferenceEncoder | None = None
         self._apart: ReferenceApart | None = None
         self.apart_bytes = 0
-        """The most that the reference's process held for any text since it was given its room."""
-        self._fast = make_fast(settings)
+        """The child's peak memory for any text since its allowance was set."""
+        made = make_fast(settings)
+        self._fast = None if isinstance(made, str) else made
+        self.why_reference = made if isinstance(made, str) else None
+        """Why the reference does all the work; None where gigatoken does it."""
 
     @property
     def is_fast(self) -> bool:
         """False when gigatoken cannot load this tokenizer and the reference does all the work."""
         return self._fast is not None
 
-    def give_room(self, room_bytes: int | None) -> None:
-        """From the next document on the reference has this much memory. A process with another room ends."""
-        if room_bytes != self._room_bytes:
-            self._room_bytes, self.apart_bytes = room_bytes, 0
-            self._close_apart()
+    def set_allowance(self, allowance_bytes: int | None) -> None:
+        """What the child may use from the next document on. A child with another allowance ends."""
+        if allowance_bytes != self._allowance_bytes:
+            self._allowance_bytes, self.apart_bytes = allowance_bytes, 0
+            self.close()
+
+    def close(self) -> None:
+        """End the reference's process at once. A later document that needs it starts a new one."""
+        if self._apart is not None:
+            self._apart.close()
+            self._apart = None
 
     def renew(self, give_back: Callable[[], object]) -> None:
         """Forget every word seen; `give_back` is called when their memory is free. Changes no id."""
         was_fast = self.is_fast
         self._fast = self._reference = None
-        self._close_apart()
+        self.close()
         give_back()  # the old tables must be gone before the new ones come
-        if was_fast:
-            self._fast = make_fast(self._settings)
+        if was_fast and not isinstance(made := make_fast(self._settings), str):
+            self._fast = made
 
     def encode(self, text: bytes, *, document_count: int) -> EncodedBlock:
         """The ids of a block in which `document_count` documents end."""
         settings = self._settings
         if settings.special_in_text == "fail":
             refuse_special_tokens(text, settings)
-        if self._fast is None or self._needs_reference(text):
+        if self._fast is None or self.needs_reference(text):
             ids = self._encode_document_by_document(text)
         else:
             ids = put_real_ids(encode_fast(self._fast, text), settings)
         ends = np.flatnonzero(ids == settings.delimiter_id)
         if len(ends) != document_count:
-            raise DataError(
+            raise ReservedTextError(
                 f"a text contains {settings.delimiter!r}, which lowtide puts between documents",
                 remedy="remove these bytes from the text; no other text is reserved",
+                text=settings.delimiter,
             )
         return EncodedBlock(ids=ids, ends=ends)
 
-    def _needs_reference(self, text: bytes) -> bool:
+    def needs_reference(self, text: bytes) -> bool:
         """Whether gigatoken's Unicode tables would cut a word of this text differently.
 
         A pattern we do not know is taken for o200k's, which asks about the most classes.
@@ -177,7 +187,7 @@ class Encoder:
         return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.uint32)
 
     def _needs_care(self, document: bytes) -> bool:
-        return self._fast is None or self._needs_reference(document)
+        return self._fast is None or self.needs_reference(document)
 
     def _encode_stretch(self, text: bytes, *, careful: bool) -> Ids:
         if careful or self._fast is None:
@@ -188,36 +198,31 @@ class Encoder:
         return put_real_ids(encode_fast(self._fast, text), self._settings)
 
     def _reference_for(self, text: bytes) -> ReferenceEncoder:
-        """tiktoken takes no more than the fast encoder for a text that is not long; all else is done apart.
+        """tiktoken in this process for short texts, which take no more than the fast encoder; else the child.
 
         Each holds the whole vocabulary, and memory is planned for one of them.
         """
         settings = self._settings
         asked = (settings.vocabulary, settings.special_in_text, settings.marks)
         is_light = settings.vocabulary.kind == "ranks" and len(text) <= _LIGHT_BYTES
-        if self._room_bytes is None or is_light:
-            self._close_apart()
+        if self._allowance_bytes is None or is_light:
+            self.close()
             self._reference = self._reference or make_reference(*asked)
             return self._reference
         self._reference = None
-        self._apart = self._apart or ReferenceApart(*asked, room_bytes=self._room_bytes)
+        self._apart = self._apart or ReferenceApart(*asked, allowance_bytes=self._allowance_bytes)
         return self._apart
 
-    def _close_apart(self) -> None:
-        if self._apart is not None:
-            self._apart.close()
-            self._apart = None
 
-
-def make_fast(settings: EncodeSettings) -> BPETokenizer | None:
-    """gigatoken's encoder with the delimiter as a special token, or None where only the reference is safe."""
+def make_fast(settings: EncodeSettings) -> BPETokenizer | str:
+    """gigatoken's encoder with the delimiter as a special token, or why only the reference is safe."""
     from gigatoken.gigatoken_rs import BPETokenizer, load_hf_json
 
     vocabulary = settings.vocabulary
     keep_special = settings.special_in_text == "token"
     assert not (keep_special and settings.marks), "special tokens come by name or by mark"
-    if not vocabulary.plain:
-        return None
+    if vocabulary.why_reference is not None:
+        return vocabulary.why_reference
     if vocabulary.kind == "ranks":
         assert vocabulary.pattern is not None
         special = dict(vocabulary.special_tokens) if keep_special else {}
@@ -234,8 +239,10 @@ def make_fast(settings: EncodeSettings) -> BPETokenizer | None:
     ) as cause:  # a Rust panic is no Exception; the reference may do what it cannot
         if isinstance(cause, KeyboardInterrupt | SystemExit | MemoryError):
             raise
-        return None
-    return made if isinstance(made, BPETokenizer) else None
+        return f"gigatoken cannot load it ({printable(str(cause))[:200]})"
+    if isinstance(made, BPETokenizer):
+        return made
+    return f"gigatoken takes it for a {type(made).__name__}"
 
 
 @contextmanager
@@ -287,8 +294,9 @@ def refuse_special_tokens(text: bytes, settings: EncodeSettings) -> None:
         if spelled in text:
             place = text.index(spelled)
             around = text[max(0, place - 30) : place + len(spelled) + 30].decode(errors="replace")
-            raise DataError(
+            raise ReservedTextError(
                 f"a text contains the special token {token}: …{around}…",
                 remedy="pass `--special-in-text text` to read it as plain text, "
                 "or `--special-in-text token` to give it the special id",
+                text=spelled,
             )

@@ -9,6 +9,7 @@ from typing import NoReturn
 import msgspec
 
 from lowtide.errors import UsageError
+from lowtide.storage.decode_json import decode_json
 from lowtide.tokenizer.byte_pairs import stand_ins
 from lowtide.tokenizer.patterns import PatternName, recognise
 from lowtide.tokenizer.understood import is_understood
@@ -106,7 +107,8 @@ class JsonFacts:
     end_of_text: int | None
     unknown: int | None
     """The id that stands for text without a token; None where every text has tokens."""
-    plain: bool
+    why_reference: str | None
+    """Why only tokenizers gives its ids; None where gigatoken does."""
 
 
 def read_facts(content: bytes, *, name: str) -> JsonFacts:
@@ -127,30 +129,45 @@ def read_facts(content: bytes, *, name: str) -> JsonFacts:
     special = {token.content: token.id for token in file.added_tokens if token.special}
     ordinary = tuple(token.content for token in file.added_tokens if not token.special)
     size = max(largest + 1, len(ids))
-    plain = (
-        file.model.is_plain
-        and not loses_text
-        and bytes(file.normalizer) == b"null"
-        and is_understood(content)
-        and not file.model.repeats_a_merge
-        and _spells_bytes_once(file)
-        and size <= max(_SPARSE_SIZE, 2 * len(ids))
-        and not any(_eats_neighbours(token) for token in file.added_tokens)
-        and not _may_meet(file.added_tokens)
-    )
+    why_reference = _why_reference(file, content, loses_text=loses_text, size=size)
     return JsonFacts(
-        pattern=_pattern_of(file.pre_tokenizer) if plain else None,
+        pattern=_pattern_of(file.pre_tokenizer) if why_reference is None else None,
         size=size,
         special_tokens=special,
         added_tokens=ordinary,
         end_of_text=find_end_of_text(special),
         unknown=file.model.unknown if loses_text or file.model.type != "BPE" else None,
-        plain=plain,
+        why_reference=why_reference,
     )
 
 
+def _why_reference(file: JsonFile, content: bytes, *, loses_text: bool, size: int) -> str | None:
+    """Why gigatoken would not give the ids of tokenizers; None where it does."""
+    if file.model.type != "BPE":
+        return f"its model is {file.model.type}, and gigatoken knows BPE alone"
+    if not file.model.is_plain:
+        return "its model marks the ends or beginnings of words, or falls back on bytes"
+    if loses_text:
+        return "some bytes have no token of their own"
+    if bytes(file.normalizer) != b"null":
+        return "a normalizer changes the text"
+    if not is_understood(content):
+        return "its pre-tokenizer, or another key of the file, is one that gigatoken may read otherwise"
+    if file.model.repeats_a_merge:
+        return "a merge stands in it twice"
+    if not _spells_bytes_once(file):
+        return "tokens share an id, or are not spelled in bytes"
+    if size > max(_SPARSE_SIZE, 2 * len(file.model.ids)):
+        return "most of its ids stand for no token"
+    if any(_eats_neighbours(token) for token in file.added_tokens):
+        return "an added token takes in its neighbours"
+    if _may_meet(file.added_tokens):
+        return "added tokens may claim the same text"
+    return None
+
+
 def check_ids(ids: Collection[int], *, name: str) -> None:
-    """Refuse ids for which no encoder has room."""
+    """Refuse ids that are too large for the tables of an encoder."""
     if ids and (min(ids) < 0 or max(ids) > _LARGEST_ID):
         raise UsageError(
             f"{name} has ids from {min(ids)} to {max(ids)}",
@@ -277,8 +294,8 @@ def keeps_bytes(file: JsonFile) -> bool:
 def read_file(content: bytes, *, name: str) -> JsonFile:
     """The parsed file, or a UsageError for anything that is no tokenizer.json."""
     try:
-        return msgspec.json.decode(content, type=JsonFile)
-    except (msgspec.DecodeError, UnicodeDecodeError) as cause:
+        return decode_json(content, JsonFile)
+    except msgspec.DecodeError as cause:
         raise UsageError(
             f"{name} is not a tokenizer.json: {cause}",
             remedy="pass a file that `tokenizers.Tokenizer.from_file` opens",

@@ -19,6 +19,7 @@ from typing import get_args
 import msgspec
 
 from lowtide.errors import UsageError
+from lowtide.storage.decode_json import decode_json
 from lowtide.tokenizer.byte_pairs import BytePairs, stand_ins, unspell
 from lowtide.tokenizer.hugging_face import JsonFile, check_ids, plain_pattern, read_file
 from lowtide.tokenizer.patterns import PatternName
@@ -113,9 +114,7 @@ def _adds_tokens(post_processor: msgspec.Raw) -> bool:
     if bytes(post_processor) == b"null":
         return False
     try:
-        return (
-            msgspec.json.decode(post_processor, type=dict[str, object]).get("type") != "ByteLevel"
-        )
+        return decode_json(post_processor, dict[str, object]).get("type") != "ByteLevel"
     except msgspec.DecodeError:
         return True
 
@@ -150,8 +149,8 @@ def read_pair_files(vocab_path: Path, merges_path: Path) -> BytePairs:
 
 def _parse_vocab(path: Path) -> dict[str, int]:
     try:
-        return msgspec.json.decode(read_tokenizer_file(path), type=dict[str, int])
-    except (msgspec.DecodeError, UnicodeDecodeError) as cause:
+        return decode_json(read_tokenizer_file(path), dict[str, int])
+    except msgspec.DecodeError as cause:
         raise UsageError(
             f"{path} is no vocab.json: {cause}",
             remedy='it must be one JSON object of tokens and their ids, as {"!": 0, "Ġthe": 262}',

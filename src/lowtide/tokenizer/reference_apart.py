@@ -1,10 +1,11 @@
-"""The reference in a process of its own, behind a fence: where its room is too small, it alone dies.
+"""The reference encoder in a child process with a memory limit: when memory runs out, only the child dies.
 
-tokenizers takes 82 to 420 bytes for each byte of a document, 1,400 where a normalizer makes eighteen letters of
-one. When memory is refused it ends its process (SIGABRT): no run can plan for the worst, or survive it.
+tokenizers takes 80 to 420 bytes for each byte of a document, 2,100 where a normalizer turns one letter into
+eighteen (`bench/reference_memory.py`). When memory is refused, it aborts its process (SIGABRT). No run can plan
+for the worst case, and no run would survive it.
 
-    to it     a `_Setup`, then texts
-    from it   for each of these an answer: `_Encoded`, or `_Fault`
+    to the child     a `_Setup`, then texts
+    from the child   one answer to each of these: `_Encoded` or `_Fault`
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from lowtide.units import KIB, MIB, format_bytes, printable
 APART_BYTES = 24 * MIB
 """The child's interpreter and libraries: 19 MiB were measured."""
 LEAST_BYTES_PER_TEXT_BYTE = 80
-"""What tokenizers takes at the least; a document that does not fit with this is not tried."""
+"""The least that tokenizers takes; a document that does not fit even with this is refused untried."""
 _ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",  # a pool of threads would reserve memory
     "MALLOC_ARENA_MAX": "1",
@@ -40,22 +41,22 @@ _PIECE_BYTES = 32 * KIB
 _PIECES = 8
 _TRIMMED_BYTES = _PIECE_BYTES // 2
 """After a text as long as this the child gives its memory back."""
-_HOSTILE_BYTES_PER_TEXT_BYTE = 1500
-"""Where not even a piece could be encoded: eighteen letters for one were measured with 1,400."""
+_HOSTILE_BYTES_PER_TEXT_BYTE = 2200
+"""Assumed where not even a piece could be encoded: 2,135 were measured for a letter that becomes eighteen."""
 _OTHER_FILE = "pass a tokenizer that `tokenizers.Tokenizer.from_file` opens and encodes with"
 
 
-class OutOfRoomError(DataError):
-    """The reference needs more memory for a text than it has."""
+class ReferenceMemoryError(DataError):
+    """The reference encoder needs more memory for a text than it may use."""
 
 
 class _Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child must know."""
+    """What the child needs to start."""
 
     vocabulary: Vocabulary
     special_in_text: SpecialInText
     marks: dict[str, int]
-    room_bytes: int
+    allowance_bytes: int
 
 
 class _Encoded(msgspec.Struct, frozen=True, kw_only=True, tag="ids"):
@@ -63,7 +64,7 @@ class _Encoded(msgspec.Struct, frozen=True, kw_only=True, tag="ids"):
 
     ids: memoryview
     peak_bytes: int
-    """The most that the child held on the way, its code apart."""
+    """The child's peak memory for this text, without its code."""
 
 
 class _Fault(msgspec.Struct, frozen=True, tag="fault"):
@@ -77,7 +78,7 @@ _decode_answer = msgspec.msgpack.Decoder(_Answer).decode
 
 
 class ReferenceApart:
-    """A child that encodes as the reference does. It starts with the first text, and again after a death."""
+    """A child that encodes as the reference does. It starts with the first text, and anew after it died."""
 
     def __init__(
         self,
@@ -85,20 +86,20 @@ class ReferenceApart:
         special_in_text: SpecialInText,
         marks: Mapping[str, int] | None = None,
         *,
-        room_bytes: int,
+        allowance_bytes: int,
     ) -> None:
         self._setup = _Setup(
             vocabulary=vocabulary,
             special_in_text=special_in_text,
             marks=dict(marks or {}),
-            room_bytes=room_bytes,
+            allowance_bytes=allowance_bytes,
         )
         self._child: Child | None = None
         self.peak_bytes = 0
-        """The most that the child held during the last text, its code apart."""
+        """The child's peak memory for the last text, without its code."""
 
     def encode(self, text: bytes) -> Ids:
-        """The ids of a whole document; OutOfRoomError where the room does not carry it."""
+        """The ids of a whole document; ReferenceMemoryError if it needs more memory than the child may use."""
         child, self._child = self._child, None  # a child that fails is not asked again
         if child is None:
             child = Child(__name__, _ENVIRONMENT)
@@ -120,9 +121,9 @@ class ReferenceApart:
 
     def _explain_end(self, code: int, said: str, text_bytes: int) -> DataError:
         if ran_out_of_memory(code):
-            return OutOfRoomError(
+            return ReferenceMemoryError(
                 f"a document of {format_bytes(text_bytes)} needs more memory in the reference encoder than the "
-                f"{format_bytes(self._setup.room_bytes)} it has",
+                f"{format_bytes(self._setup.allowance_bytes)} it has",
                 remedy="pass a larger `--memory`",
             )
         last_line = said.rpartition("\n")[2]
@@ -136,7 +137,7 @@ class ReferenceApart:
         raise NotImplementedError("nothing is decoded apart")
 
     def close(self) -> None:
-        """The child is gone afterwards."""
+        """End the child at once. A later text starts a new one."""
         child, self._child = self._child, None
         if child is not None:
             child.end()
@@ -148,13 +149,13 @@ def bytes_per_text_byte(
     special_in_text: SpecialInText,
     marks: Mapping[str, int],
     *,
-    room_bytes: int,
+    allowance_bytes: int,
 ) -> int:
-    """What the reference takes for a byte of this text at most, from the most it took for some pieces of it.
+    """An upper estimate of the reference's memory for each byte of this text, measured on pieces of it.
 
-    Half as much again, because its tables double when they are full, and a piece's may not have been so.
+    The highest measurement plus a half: tables double when they are full, which may not happen in a piece.
     """
-    reference = ReferenceApart(vocabulary, special_in_text, marks, room_bytes=room_bytes)
+    reference = ReferenceApart(vocabulary, special_in_text, marks, allowance_bytes=allowance_bytes)
     most = LEAST_BYTES_PER_TEXT_BYTE
     try:
         reference.encode(b"")
@@ -176,13 +177,13 @@ def bytes_per_text_byte(
 
 
 def main() -> None:
-    """Answer texts until there are no more."""
+    """Answer texts until standard input ends."""
     data = read_frame(sys.stdin.buffer)
     if data is None:
         return
     setup = msgspec.msgpack.decode(data, type=_Setup)
     _load_library(setup.vocabulary)
-    with fence(setup.room_bytes):
+    with fence(setup.allowance_bytes):
         try:
             reference = make_reference(setup.vocabulary, setup.special_in_text, setup.marks)
         except DataError as error:
@@ -195,7 +196,7 @@ def main() -> None:
 
 
 def _load_library(vocabulary: Vocabulary) -> None:
-    """Its code and first tables are no part of the room."""
+    """Load the library before the limit is set: its code and first tables do not count."""
     if vocabulary.kind == "json":
         import tokenizers  # noqa: F401
     else:
@@ -211,7 +212,7 @@ def _encode(reference: ReferenceEncoder, text: bytes) -> None:
     except BaseException as cause:
         if "memory allocation" in str(
             cause
-        ):  # the engine of regular expressions says so, and lives
+        ):  # the regular expression engine reports this as an ordinary error
             raise MemoryError from cause
         _answer(_Fault(f"the reference encoder fails on a document: {cause}"))
         return

@@ -22,6 +22,7 @@ import numpy as np
 from lowtide.errors import DataError, UsageError
 from lowtide.memory.allocator import give_back
 from lowtide.memory.meter import private_bytes
+from lowtide.storage.paths import as_path
 from lowtide.storage.publish import storage_errors, write_atomically
 from lowtide.tokenizer.byte_pairs import BytePairs
 from lowtide.tokenizer.encode import Encoder, EncodeSettings
@@ -95,7 +96,7 @@ class Tokenizer:
         """Write tokenizer.json, vocab.json, merges.txt, tokenizer.PATTERN.tiktoken and what
         transformers.AutoTokenizer needs. Each file is whole or absent; tokenizer.json comes last.
         """
-        target = Path(folder)
+        target = as_path(folder)
         if (target / TRAINED_MANIFEST_NAME).exists():
             raise UsageError(
                 f"{target} holds a trained tokenizer, whose {TRAINED_MANIFEST_NAME} would not fit any more",

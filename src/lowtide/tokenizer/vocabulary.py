@@ -12,6 +12,7 @@ from __future__ import annotations
 import binascii
 import hashlib
 import importlib.resources
+import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -89,8 +90,13 @@ class Vocabulary:
     end_of_text: int | None
     unknown: int | None = None
     """The id that stands for text without a token; None where every text has tokens."""
-    plain: bool = True
-    """False when only the reference is safe: a normalizer, a token that eats its neighbours, gaps in ranks."""
+    why_reference: str | None = None
+    """Why only the reference is safe: a normalizer, a token that eats its neighbours, gaps in ranks."""
+
+    @property
+    def plain(self) -> bool:
+        """False when only the reference is safe."""
+        return self.why_reference is None
 
     @property
     def fingerprint(self) -> str:
@@ -125,6 +131,25 @@ def load_vocabulary(source: str) -> Vocabulary:
     return from_json(content, name=path.name if path.name != "tokenizer.json" else path.parent.name)
 
 
+def name_end_of_text(vocabulary: Vocabulary, token: str) -> Vocabulary:
+    """The same vocabulary, in which this special token ends a document."""
+    if token not in vocabulary.special_tokens:
+        raise UsageError(
+            f"the tokenizer {vocabulary.name} has no special token {token!r}",
+            remedy=f"pass {offer_end_of_text(vocabulary)}"
+            if vocabulary.special_tokens
+            else "leave out `--eot-token`: this tokenizer has no special tokens",
+        )
+    return replace(vocabulary, end_of_text=vocabulary.special_tokens[token])
+
+
+def offer_end_of_text(vocabulary: Vocabulary) -> str:
+    """The flag with its first special token, and which others there are."""
+    names = sorted(vocabulary.special_tokens, key=lambda name: vocabulary.special_tokens[name])
+    others = f" (or one of {', '.join(names[:8])})" if len(names) > 1 else ""
+    return f"`--eot-token {shlex.quote(names[0])}`{others}"
+
+
 def from_ranks(content: bytes, *, name: str) -> Vocabulary:
     """A vocabulary out of a `.tiktoken` file: `base64(token) SPACE rank` on each line.
 
@@ -140,8 +165,9 @@ def from_ranks(content: bytes, *, name: str) -> Vocabulary:
     pattern = _pattern_in_name(name)
     ranks = parse_ranks(content, name=name).values()
     size = max(ranks) + 1
-    if min(ranks) > 0:  # and gigatoken wants ranks without a gap
-        return replace(_of_ranks(content, name, pattern, {}, size), plain=False)
+    if min(ranks) > 0:
+        why = f"its ranks begin at {min(ranks)}, and gigatoken wants them from 0"
+        return replace(_of_ranks(content, name, pattern, {}, size), why_reference=why)
     return _of_ranks(content, name, pattern, {END_OF_TEXT: size}, size + 1)
 
 
@@ -192,7 +218,7 @@ def from_json(content: bytes, *, name: str) -> Vocabulary:
         added_tokens=facts.added_tokens,
         end_of_text=facts.end_of_text,
         unknown=facts.unknown,
-        plain=facts.plain,
+        why_reference=facts.why_reference,
     )
 
 

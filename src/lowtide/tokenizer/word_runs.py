@@ -11,7 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -22,6 +22,7 @@ import xxhash
 
 from lowtide.errors import VerificationError
 from lowtide.native import load_native
+from lowtide.native.watch_maps import watch_map
 from lowtide.storage.names import FileName
 from lowtide.storage.publish import publish, storage_errors, sync_file
 from lowtide.units import MIB
@@ -102,13 +103,29 @@ def new_run(path: Path) -> Iterator[RunWriter]:
 
 
 @contextmanager
-def map_run(path: Path) -> Iterator[npt.NDArray[np.uint8]]:
-    """The bytes of a run, mapped and not read: they are the page cache's, not ours."""
+def map_run(folder: Path, record: RunRecord) -> Iterator[npt.NDArray[np.uint8]]:
+    """The bytes of a run, mapped and not read: they are the page cache's, not ours.
+
+    If somebody cuts the file meanwhile, it reads as zeros, and leaving the block is a VerificationError.
+    """
+    path = folder / record.name
     with storage_errors(path, doing="read"):
-        size = path.stat().st_size
-        data = np.memmap(path, np.uint8, "r") if size else np.empty(0, np.uint8)
-    yield data
-    del data
+        file = path.open("rb")
+    with file:
+
+        def check_size() -> None:
+            # A cut inside a page leaves zeros without a fault: only the size tells.
+            if os.fstat(file.fileno()).st_size != record.size_bytes:
+                raise _not_as_written(path)
+
+        check_size()
+        is_empty = record.size_bytes == 0  # which cannot be mapped
+        data = np.empty(0, np.uint8) if is_empty else np.memmap(file, np.uint8, "r")
+        with watch_map(data.ctypes.data, data.size) as is_broken:
+            yield data
+            if is_broken():
+                raise _not_as_written(path)
+        check_size()
 
 
 def check_run(folder: Path, record: RunRecord) -> None:
@@ -121,7 +138,11 @@ def check_run(folder: Path, record: RunRecord) -> None:
                 digest.update(data)
         if digest.hexdigest() == record.digest:
             return
-    raise VerificationError(
+    raise _not_as_written(path)
+
+
+def _not_as_written(path: Path) -> VerificationError:
+    return VerificationError(
         f"{path} is not as it was written",
         remedy="pass `--restart` to count the words again",
     )
@@ -139,26 +160,27 @@ def merge_runs(
     `after_each` is called after every 2 MiB written.
     """
     native = load_native()
-    paths = [folder / run.name for run in runs]
-    with _all_mapped(paths) as mapped, new_run(folder / name) as writer:
-        addresses = np.array([data.ctypes.data for data in mapped], np.uint64)
-        sizes = np.array([data.size for data in mapped], np.uint64)
-        merger = native.lt_runs_open(addresses.ctypes.data, sizes.ctypes.data, len(mapped))
-        if not merger:
-            raise MemoryError("no memory for merging runs of words")
-        try:
-            for piece in _merged(native, merger):
-                writer.write(piece)
-                after_each()
-            if native.lt_runs_damaged(merger):
-                raise VerificationError(
-                    f"a run of words in {folder} is damaged",
-                    remedy="pass `--restart` to count the words again",
-                )
-            totals = np.zeros(5, np.uint64)
-            native.lt_runs_totals(merger, totals.ctypes.data)
-        finally:
-            native.lt_runs_close(merger)
+    with new_run(folder / name) as writer:
+        with ExitStack() as maps:  # left before the new run gets its name: that tells of a cut
+            mapped = [maps.enter_context(map_run(folder, run)) for run in runs]
+            addresses = np.array([data.ctypes.data for data in mapped], np.uint64)
+            sizes = np.array([data.size for data in mapped], np.uint64)
+            merger = native.lt_runs_open(addresses.ctypes.data, sizes.ctypes.data, len(mapped))
+            if not merger:
+                raise MemoryError("no memory for merging runs of words")
+            try:
+                for piece in _merged(native, merger):
+                    writer.write(piece)
+                    after_each()
+                if native.lt_runs_damaged(merger):
+                    raise VerificationError(
+                        f"a run of words in {folder} is damaged",
+                        remedy="pass `--restart` to count the words again",
+                    )
+                totals = np.zeros(5, np.uint64)
+                native.lt_runs_totals(merger, totals.ctypes.data)
+            finally:
+                native.lt_runs_close(merger)
         record = writer.finish()
     distinct, words, text_bytes, distinct_bytes, longest = (int(total) for total in totals)
     return record, WordTotals(
@@ -168,15 +190,6 @@ def merge_runs(
         distinct_bytes=distinct_bytes,
         longest_bytes=longest,
     )
-
-
-@contextmanager
-def _all_mapped(paths: Sequence[Path]) -> Iterator[list[npt.NDArray[np.uint8]]]:
-    mapped = []
-    for path in paths:
-        with map_run(path) as data:
-            mapped.append(data)
-    yield mapped
 
 
 def _merged(native: ctypes.CDLL, merger: int) -> Iterator[memoryview]:

@@ -15,18 +15,21 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import msgspec
 import torch
 from torch import Tensor
 
 from lowtide.errors import UsageError, VerificationError
 from lowtide.model.gpt import GPT
 from lowtide.model.tensor_files import TensorFiles
+from lowtide.storage.decode_json import convert_json
 from lowtide.storage.fingerprint import digest_file
 from lowtide.storage.publish import publish, storage_errors, sync_folder
 from lowtide.storage.sealed_json import JsonObject, read_sealed, write_sealed
 from lowtide.training.optimizer import make_empty_state, state_tensors
 from lowtide.training.run_folder import CHECKPOINTS
 from lowtide.training.tensor_file import read_tensors, write_tensors
+from lowtide.training.watch_loss import Count, WatchState
 
 MODEL_NAME, OPTIMIZER_NAME, STATE_NAME = "model.safetensors", "optimizer.safetensors", "state.json"
 _KEPT = 2
@@ -47,12 +50,34 @@ class RunState:
     best_step: int | None = None
     loss_watch: JsonObject = field(default_factory=dict)
     skipped_steps: int = 0
+    owes_evaluation: bool = False
+    """Whether an evaluation was due after this step, and a stop came first."""
 
     @property
     def position(self) -> int:
         """Windows of the data that were trained on, over all ranks; a short last step counts as what it was."""
         found = self.loader.get("position")
         return found if isinstance(found, int) else 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredLoader:
+    version: int
+    position: Count
+    stream: dict[str, str | int | float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _StoredState:
+    """What `state.json` must hold beside the digests, which are compared with the files."""
+
+    step: Count
+    loader: _StoredLoader
+    best_loss: float | None
+    best_step: Count | None
+    loss_watch: WatchState
+    skipped_steps: Count
+    owes_evaluation: bool = False
 
 
 def find_checkpoints(run: Path) -> list[Path]:
@@ -62,6 +87,11 @@ def find_checkpoints(run: Path) -> list[Path]:
         names = list(folder.iterdir()) if folder.is_dir() else []
     found = [entry for entry in names if _STEP.match(entry.name) and entry.is_dir()]
     return sorted(found, key=step_of)
+
+
+def checkpoint_of(run: Path, step: int) -> Path:
+    """The folder of a step's checkpoint, whether it is there or not."""
+    return run / CHECKPOINTS / f"step-{step:08d}"
 
 
 def step_of(checkpoint: Path) -> int:
@@ -79,7 +109,7 @@ def write_checkpoint(
 ) -> Path:
     """Publish the state as a checkpoint of its own; older ones stand until it does."""
     folder = run / CHECKPOINTS
-    final = folder / f"step-{state.step:08d}"
+    final = checkpoint_of(run, state.step)
     partial = folder / f".{final.name}.{os.getpid()}.tmp"
     with storage_errors(partial):
         folder.mkdir(parents=True, exist_ok=True)
@@ -133,9 +163,16 @@ def load_checkpoint(checkpoint: Path, model: GPT, optimizer: torch.optim.Optimiz
     _check_digests(checkpoint, (OPTIMIZER_NAME,))
     make_empty_state(model, optimizer)
     read_tensors(checkpoint / OPTIMIZER_NAME, state_tensors(model, optimizer))
-    payload = read_sealed(checkpoint / STATE_NAME)
-    _restore_random(payload)
-    return _state_of(payload)
+    stored = _read_state(checkpoint)
+    return RunState(
+        step=stored.step,
+        loader=msgspec.to_builtins(stored.loader),
+        best_loss=stored.best_loss,
+        best_step=stored.best_step,
+        loss_watch=msgspec.to_builtins(stored.loss_watch),
+        skipped_steps=stored.skipped_steps,
+        owes_evaluation=stored.owes_evaluation,
+    )
 
 
 def _write_parts(
@@ -154,23 +191,37 @@ def _write_parts(
             "best_step": state.best_step,
             "loss_watch": state.loss_watch,
             "skipped_steps": state.skipped_steps,
-            "random": torch.get_rng_state().numpy().tobytes().hex(),
+            "owes_evaluation": state.owes_evaluation,
             "digests": digests,
         },
     )
     sync_folder(folder)
 
 
-def _state_of(payload: JsonObject) -> RunState:
-    known = {name: payload.get(name) for name in RunState.__dataclass_fields__}
-    return RunState(**known)  # type: ignore[arg-type]
+def _read_state(checkpoint: Path) -> _StoredState:
+    try:
+        stored = convert_json(read_sealed(checkpoint / STATE_NAME), _StoredState)
+    except msgspec.ValidationError as cause:
+        raise bad_state(checkpoint, str(cause)) from cause
+    if stored.step != step_of(checkpoint):
+        raise bad_state(checkpoint, f"it is of step {stored.step}")
+    if stored.best_step is not None and stored.best_step > stored.step:
+        raise bad_state(checkpoint, f"its best evaluation is of step {stored.best_step}")
+    return stored
 
 
-def _restore_random(payload: JsonObject) -> None:
-    stored = payload.get("random")
-    if isinstance(stored, str):
-        numbers = torch.frombuffer(bytearray(bytes.fromhex(stored)), dtype=torch.uint8)
-        torch.set_rng_state(numbers)
+def bad_state(checkpoint: Path, said: str) -> VerificationError:
+    """For a `state.json` whose seal matches, and which this run has not written."""
+    return VerificationError(
+        f"{checkpoint / STATE_NAME} does not hold what it should: {said}",
+        remedy=_go_on_from(checkpoint),
+    )
+
+
+def model_digest(checkpoint: Path) -> str:
+    """The recorded digest of a checkpoint's weights, which are not read."""
+    digests = read_sealed(checkpoint / STATE_NAME).get("digests")
+    return str(digests.get(MODEL_NAME)) if isinstance(digests, dict) else ""
 
 
 def _check_digests(checkpoint: Path, names: tuple[str, ...]) -> None:

@@ -17,12 +17,20 @@ from typing import NoReturn, TypeAlias
 
 import torch
 
+from lowtide.dataset.loader import Loader
 from lowtide.dataset.token_dataset import TokenDataset
-from lowtide.errors import DoesNotFitError, InterruptedRun, LowtideError, StoppedError
+from lowtide.errors import DoesNotFitError, InterruptedRun, LowtideError, StoppedError, UsageError
 from lowtide.events import Evaluated, Listener, Note, Sampled, Saved, StopReason
 from lowtide.model.gpt import GPT
 from lowtide.storage.sealed_json import JsonObject
-from lowtide.training.checkpoint import RunState, prune, way_back, write_checkpoint
+from lowtide.training.checkpoint import (
+    RunState,
+    bad_state,
+    checkpoint_of,
+    prune,
+    way_back,
+    write_checkpoint,
+)
 from lowtide.training.data_parallel import Ranks, wait_for_all
 from lowtide.training.evaluate import evaluate
 from lowtide.training.pace import Pace
@@ -32,7 +40,6 @@ from lowtide.training.step import (
     StepResult,
     StepUnderWay,
     fill_up,
-    never,
     refuse_unknown_tokens,
     start_step,
 )
@@ -51,7 +58,8 @@ class Surroundings:
     listen: Listener
     why_stop: Callable[[], WhyStop]
     """Asked after every step, and by one who is alone between the parts of one."""
-    write_sample: Callable[[GPT], str | None]
+    write_sample: Callable[[GPT, Callable[[], bool]], str | None]
+    """Told how to find out that it should be dropped."""
     peak_flops: float | None = None
     """Of the card, by its own data sheet."""
 
@@ -114,7 +122,9 @@ class Loop:
             documents=self.settings.attention == "document",
         )
         if self.state.loader:
-            loader.load_state_dict(dict(self.state.loader))
+            self._go_to_position(loader)
+        if self.state.owes_evaluation:
+            self._evaluate_again()
         batches = iter(loader)
         self._clock = time.perf_counter()
         try:
@@ -124,6 +134,20 @@ class Loop:
         finally:
             loader.close()
         return self.state
+
+    def _go_to_position(self, loader: Loader) -> None:
+        """Where the checkpoint stood in the data; VerificationError where that cannot be."""
+        state, settings = self.state, self.settings
+        checkpoint = checkpoint_of(self._around.run, state.step)
+        try:
+            loader.load_state_dict(dict(state.loader))
+        except UsageError as cause:
+            raise bad_state(checkpoint, cause.problem) from cause
+        too_far = state.position > state.step * settings.windows_per_step
+        if settings.epochs is not None:  # else the data would end before the steps do
+            too_far |= len(loader) < settings.steps - state.step
+        if too_far:
+            raise bad_state(checkpoint, f"{state.position} windows are more than its steps take")
 
     def _start_step(self, batch: Batch, position: JsonObject) -> None:
         batch = fill_up(batch, self._fewest_rows)
@@ -156,7 +180,7 @@ class Loop:
                     self.state.step,
                     batch,
                     leaving=self._wish is not None,
-                    drop=self._is_asked if self._alone else never,
+                    drop=self._drop,
                 )
             except torch.OutOfMemoryError:
                 pass  # no more in here: the error holds all that the step had made
@@ -169,9 +193,15 @@ class Loop:
             return
         self._catch_up(0)
         self._do_what_is_due()
-        if self._is_asked() and self.state.step < self.settings.steps:
+        if self._is_asked() and (
+            self.state.step < self.settings.steps or self.state.owes_evaluation
+        ):
             self._leave()
         self._clock = time.perf_counter()
+
+    def _drop(self) -> bool:
+        """Whether to leave what is under way unfinished: one of several ranks must not."""
+        return self._alone and self._is_asked()
 
     def _is_asked(self) -> bool:
         """Whether to leave: at once where one is alone, else when all ranks have heard of it."""
@@ -250,6 +280,9 @@ class Loop:
         ends = step == settings.steps
         if self.val is not None and _is_due(step, settings.evaluate_every, ends):
             best = self._evaluate(self.val)
+            if best is None:
+                self.state = replace(self.state, owes_evaluation=True)
+                return
             self._owes_checkpoint |= best and settings.checkpoint_every > 0
         self._owes_checkpoint |= ends or _is_due(step, settings.checkpoint_every)
         if self._owes_checkpoint and (ends or not self._watch.is_spiking):
@@ -257,9 +290,19 @@ class Loop:
         if _is_due(step, settings.sample_every, ends):
             self._sample()
 
-    def _evaluate(self, val: TokenDataset) -> bool:
-        """Whether it is the best so far."""
+    def _evaluate_again(self) -> None:
+        """What a stop has dropped; the checkpoint that was written then is written anew with what it finds."""
+        if self.val is not None and self._evaluate(self.val) is None:
+            self._leave()
+        self.state = replace(self.state, owes_evaluation=False)
+        self._last_saved = -1
+        self._save_once()
+
+    def _evaluate(self, val: TokenDataset) -> bool | None:
+        """Whether it is the best so far; None when a stop was asked for meanwhile."""
         loss = self._evaluation_that_fits(val)
+        if loss is None:
+            return None
         self._around.listen(Evaluated(step=self.state.step, loss=loss))
         best = self.state.best_loss is None or loss < self.state.best_loss
         if best and math.isfinite(loss):
@@ -267,10 +310,10 @@ class Loop:
             return True
         return False
 
-    def _evaluation_that_fits(self, val: TokenDataset) -> float:
+    def _evaluation_that_fits(self, val: TokenDataset) -> float | None:
         while True:
             try:
-                return evaluate(self.model, val, self.settings, self._around.ranks)
+                return evaluate(self.model, val, self.settings, self._around.ranks, drop=self._drop)
             except torch.OutOfMemoryError:
                 pass  # as for a step
             self._halve()
@@ -279,7 +322,7 @@ class Loop:
         if not self._around.ranks.leads:
             return
         try:
-            text = self._around.write_sample(self.model)
+            text = self._around.write_sample(self.model, self._drop)
         except (LowtideError, torch.OutOfMemoryError) as reason:
             first = str(reason).splitlines()[0]
             self._around.listen(Note(text=f"no sample could be written: {first}", level="warning"))

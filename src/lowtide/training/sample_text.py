@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from itertools import takewhile
 from pathlib import Path
 
 from lowtide.model.generate import generate
@@ -20,8 +22,8 @@ class Sampler:
         self._seed = seed
         self._tokenizer: Tokenizer | None = None
 
-    def __call__(self, model: GPT) -> str | None:
-        """None where the run has no tokenizer."""
+    def __call__(self, model: GPT, drop: Callable[[], bool]) -> str | None:
+        """None where the run has no tokenizer, or when `drop`, asked at each token, says so."""
         if not self._folder.is_dir():
             return None
         if self._tokenizer is None:
@@ -29,4 +31,5 @@ class Sampler:
         found = self._tokenizer
         first = found.end_of_text if found.end_of_text is not None else 0
         ids = generate(model, [first], count=_TOKENS, seed=self._seed, stop=found.end_of_text)
-        return "".join(decode_stream(found, ids))
+        text = "".join(decode_stream(found, takewhile(lambda _: not drop(), ids)))
+        return None if drop() else text

@@ -13,10 +13,13 @@ from lowtide.dataset.settings import WindowKind
 from lowtide.errors import UsageError
 from lowtide.model.needs import AttentionKind, Device, Precision, Recipe, StepKind
 from lowtide.model.shape import ModelShape
+from lowtide.storage.decode_json import convert_json
 from lowtide.storage.sealed_json import JsonObject
 
 ScheduleKind: TypeAlias = Literal["cosine", "constant"]
 """How the learning rate goes on after the warm-up."""
+EVALUATED_WINDOWS = 256
+"""Of those held out, the most that one evaluation reads."""
 _LEAST = sys.float_info.min
 _MOST = 1e31
 """Of a rate: float32, which steps are taken in, ends a little above."""
@@ -56,7 +59,7 @@ class RunSettings:
     precision: Precision = "bfloat16"
     device: Device = "cuda"
     evaluate_every: int = 250
-    evaluate_windows: int = 256
+    evaluate_windows: int = EVALUATED_WINDOWS
     checkpoint_every: int = 1000
     sample_every: int = 1000
     attention: AttentionKind = "window"
@@ -153,7 +156,7 @@ def windows_for(epochs: float, *, window_count: int) -> int:
 def settings_of(record: JsonObject) -> RunSettings:
     """Settings out of what `as_record` gave."""
     try:
-        return msgspec.convert(record, RunSettings)
+        return convert_json(record, RunSettings)
     except msgspec.ValidationError as cause:
         raise UsageError(
             f"a setting of the run is not valid: {cause}",

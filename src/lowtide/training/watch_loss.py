@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from enum import Enum
 from statistics import median
-from typing import Literal, Self
+from typing import Annotated, Literal, Self, TypeAlias
 
 import msgspec
 
@@ -39,6 +39,8 @@ PLATEAU_CERTAINTY = 3.0
 """Standard errors that have to agree before a plateau is told."""
 _MAD_OF_NORMAL = 0.6745
 
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 62)]
+"""Of steps or windows, as a record may say it."""
 Action = Literal["skip", "tell", "end"]
 """skip: leave this step's gradients out. tell: a note is enough. end: stop at the last good checkpoint."""
 
@@ -72,11 +74,11 @@ class Verdict:
 class _Part:
     """The losses of a stretch of steps: each a quarter of a doubling."""
 
-    number: int
-    first_step: int
-    count: int = 0
+    number: Count
+    first_step: Count
+    count: Count = 0
     mean: float = 0.0
-    squares: float = 0.0
+    squares: Annotated[float, msgspec.Meta(ge=0)] = 0.0
     """Sum of squared distances from the mean (Welford)."""
 
     def add(self, loss: float) -> None:
@@ -88,23 +90,25 @@ class _Part:
     @property
     def error_squared(self) -> float:
         """Of the mean. The fall within the part counts as noise: rather silent than wrong."""
-        return self.squares / self.count / max(1, self.count - 1)
+        return self.squares / max(1, self.count) / max(1, self.count - 1)
 
 
 @dataclass(slots=True, kw_only=True)
-class _State:
+class WatchState:
+    """What the next verdicts depend on."""
+
     losses: list[float] = field(default_factory=list)
-    not_finite: list[int] = field(default_factory=list)
+    not_finite: list[Count] = field(default_factory=list)
     """Steps, of the last 100."""
-    spikes: list[int] = field(default_factory=list)
+    spikes: list[Count] = field(default_factory=list)
     """First steps of spikes, of the last 200."""
-    spike_since: int | None = None
+    spike_since: Count | None = None
     parts: list[_Part] = field(default_factory=list)
     """The open one last; before it those of the last octave."""
-    told_not_falling: int = 0
-    told_plateau: int = 0
-    not_finite_count: int = 0
-    spike_count: int = 0
+    told_not_falling: Count = 0
+    told_plateau: Count = 0
+    not_finite_count: Count = 0
+    spike_count: Count = 0
 
 
 class LossWatch:
@@ -113,7 +117,7 @@ class LossWatch:
     def __init__(self, *, vocabulary_size: int, warmup_steps: int) -> None:
         self._guess = math.log(vocabulary_size)
         self._warmup_steps = warmup_steps
-        self._state = _State()
+        self._state = WatchState()
 
     @classmethod
     def from_record(
@@ -121,7 +125,7 @@ class LossWatch:
     ) -> Self:
         """A watch that goes on where `as_record` was taken."""
         watch = cls(vocabulary_size=vocabulary_size, warmup_steps=warmup_steps)
-        watch._state = msgspec.convert(record, _State)
+        watch._state = msgspec.convert(record, WatchState)
         return watch
 
     def as_record(self) -> dict[str, object]:

@@ -6,6 +6,7 @@ import functools
 import json
 import re
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -39,6 +40,7 @@ SPECIAL = {
     "[/INST]": 6,
 }
 Message = dict[str, object]
+_OPEN: weakref.WeakSet[Template] = weakref.WeakSet()
 
 WITH_BLOCKS = """\
 {{- bos_token }}
@@ -153,8 +155,8 @@ def template_at(
     in_text: SpecialInText = "text",
     limits: RenderLimits | None = None,
 ) -> Template:
-    """A template with this module's special tokens."""
-    return load_template(
+    """A template with this module's special tokens. It is closed when the test ends."""
+    template = load_template(
         None if path is None else str(path),
         kind,
         special_tokens=special,
@@ -163,11 +165,19 @@ def template_at(
         special_in_text=in_text,
         limits=limits,
     )
+    _OPEN.add(template)
+    return template
+
+
+def close_templates() -> None:
+    """End the processes of all templates from here; one that is used again gets a new one."""
+    for template in list(_OPEN):
+        template.close()
 
 
 @functools.cache
 def template_of(source: str) -> Template:
-    """The same of a Jinja text, with one process for all who ask."""
+    """The same of a Jinja text, with one process for all of a test that ask."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "t.jinja")
         path.write_text(source, newline="")

@@ -17,6 +17,7 @@ from tests.source.examples.rows import (
     marked,
     read_blocks_of,
     template_at,
+    template_of,
     write_chats,
     write_table,
 )
@@ -180,12 +181,12 @@ def test_bad_rows_of_columns_are_named_or_skipped(
     table = pa.table({"messages": pa.array(_encoded(rows), pa.list_(message))})
     path = write_table(tmp_path / f"a.{suffix}", table, group_rows=4)
     settings = example_settings(template_at(jinja if template == "jinja" else "chatml"))
-    with pytest.raises(DataError, match=rf"a\.{suffix}, row 1: .*null") as caught:
+    with pytest.raises(DataError, match=rf"a\.{suffix}, row 2: .*null") as caught:
         read_blocks_of(path, settings)
     assert "--bad-text skip" in caught.value.remedy
     blocks = read_blocks_of(path, replace(settings, bad_text="skip"))
     bad = [row for block in blocks for row in block.bad]
-    assert [(row.position, row.unit) for row in bad] == [(n, "row") for n in range(1, 6)]
+    assert [(row.position, row.unit) for row in bad] == [(n, "row") for n in range(2, 7)]
     assert len(marked(blocks)) == 2
     replaced = read_blocks_of(path, replace(settings, bad_text="replace"))
     assert "a\ufffdb" in marked(replaced)[1]
@@ -202,7 +203,7 @@ def test_damaged_text_in_a_map_is_named_skipped_or_replaced(tmp_path: Path, suff
     table = _with_damaged_map()
     path = write_table(tmp_path / f"a.{suffix}", table)
     settings = example_settings(template_at(jinja))
-    with pytest.raises(DataError, match=rf"a\.{suffix}, row 1: not valid UTF-8"):
+    with pytest.raises(DataError, match=rf"a\.{suffix}, row 2: not valid UTF-8"):
         read_blocks_of(path, settings)
     skipped = read_blocks_of(path, replace(settings, bad_text="skip"))
     assert sum(block.bad_count for block in skipped) == 1
@@ -293,3 +294,30 @@ def test_an_example_that_holds_the_delimiter_is_refused(tmp_path: Path) -> None:
     path = write_chats(tmp_path / "a.jsonl", [[{"role": "assistant", "content": content}]])
     with pytest.raises(DataError, match=r"a\.jsonl.*contains"):
         read_blocks_of(path, settings)
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+@pytest.mark.parametrize("kind", [pa.timestamp("ns"), pa.duration("ns"), pa.time64("ns")], ids=str)
+def test_times_are_rendered_to_the_microsecond_or_refused(
+    tmp_path: Path, name: str, kind: pa.DataType
+) -> None:
+    """And what is not rendered may hold any time."""
+    template = template_of("{% for m in messages %}{{ m.role }} {{ m.when }}{% endfor %}")
+    rendered = []
+    for nanoseconds in (1_234_567_000, 1_234_567_001):
+        times = pa.array([nanoseconds] * 2, kind)
+        fields = [pa.array([turn[key] for turn in GOOD]) for key in ("role", "content")]
+        turns = pa.StructArray.from_arrays([*fields, times], ["role", "content", "when"])
+        chats = pa.ListArray.from_arrays(pa.array([0, 2], pa.int32()), turns)
+        table = pa.table({"messages": chats, "when": times[:1]})
+        path = write_table(tmp_path / name, table)
+        assert read_blocks_of(path, example_settings(template_at("chatml")))
+        if nanoseconds % 1000:
+            with pytest.raises(DataError) as caught:
+                read_blocks_of(path, example_settings(template, learn="all"))
+            assert name in caught.value.problem
+            assert str(kind) in caught.value.problem
+        else:
+            rendered += marked(read_blocks_of(path, example_settings(template, learn="all")))
+    assert len(rendered) == 1
+    assert "01.234567" in rendered[0]

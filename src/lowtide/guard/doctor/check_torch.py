@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import tempfile
-from contextlib import suppress
 from dataclasses import dataclass
 
 import msgspec
 
-from lowtide.child import python_command
+from lowtide.child import kill_session, python_command
 from lowtide.guard.doctor.checks import Check, advice, ok, problem
 from lowtide.units import GIB, format_bytes, format_seconds
 
@@ -139,20 +137,11 @@ def ask_torch(*, compiles: bool, most_seconds: float = MOST_SECONDS) -> TorchRea
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            _end_all(child)
+            kill_session(child)
+            if child.stdin is not None:
+                child.stdin.close()
         said.seek(0)
         return read_answers(said.read(), code, most_seconds)
-
-
-def _end_all(child: subprocess.Popen[bytes]) -> None:
-    """The child and whatever compilers it started: they have a session of their own."""
-    if hasattr(os, "killpg"):
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
-    child.kill()
-    child.wait()
-    if child.stdin is not None:
-        child.stdin.close()
 
 
 def read_answers(said: str, code: int | None, most_seconds: float) -> TorchReading:

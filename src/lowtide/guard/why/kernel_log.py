@@ -21,6 +21,8 @@ RecordKind = Literal["out of memory", "memory daemon", "crash", "gpu fault"]
 Scope = Literal["cgroup", "machine"]
 
 _LONGEST_LINE = 2000
+_CLOCKS_APART_SECONDS = 3600.0
+"""A machine that slept counts fewer seconds since its boot than have passed; never more by so much."""
 _SECONDS_APART = 5.0
 """The same event in two logs, whose clocks differ a little."""
 _SINCE_BOOT = re.compile(r"\[\s*(\d+\.\d+)\]")
@@ -97,8 +99,8 @@ class Clock:
     """What turns a log's stamps into Unix seconds."""
 
     now: float
-    boot_at: float
-    """When seconds since boot began to count, as far as the last sleep of the machine."""
+    boot_at: float | None
+    """When seconds since boot began to count, as far as the last sleep of the machine; None of another boot."""
 
 
 def this_clock() -> Clock:
@@ -110,6 +112,11 @@ def parse_kernel_log(lines: Iterable[str], *, source: str, clock: Clock) -> Kern
     """The deaths in a log. Holds the records alone; a line without a time has that of the line before."""
     records: list[KernelRecord] = []
     first_at, at, notice = None, None, _Notice()
+    lines = list(lines)
+    if any((_stamp(line, clock) or 0.0) > clock.now + _CLOCKS_APART_SECONDS for line in lines):
+        clock = replace(
+            clock, boot_at=None
+        )  # this boot has not lasted as long: it is the log of another
     for full in lines:
         line = full[:_LONGEST_LINE].rstrip("\n")
         at = _stamp(line, clock) or at
@@ -263,7 +270,9 @@ def _stamp(line: str, clock: Clock) -> float | None:
     except (ValueError, OverflowError, OSError):
         return None
     since_boot = _SINCE_BOOT.search(line[:80])
-    return clock.boot_at + float(since_boot[1]) if since_boot else None
+    if since_boot is None or clock.boot_at is None:
+        return None
+    return clock.boot_at + float(since_boot[1])
 
 
 def _year_found(day: str, clock: Clock) -> float:

@@ -167,7 +167,7 @@ def by_own_record(evidence: Evidence) -> Finding | None:
     if end is None or end.outcome not in ("stopped", "interrupted", "failed"):
         return None
     if end.outcome == "interrupted":
-        why = "Ctrl-C or SIGINT; what was done is kept, and the same command goes on"
+        why = "Ctrl-C or SIGINT; what was done is kept, and the same command resumes the run"
         return Finding(cause="interrupted", sureness="certain", why=why)
     problem = (end.problem or "no problem was written down").rstrip(".")
     if end.outcome == "stopped":

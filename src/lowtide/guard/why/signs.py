@@ -156,9 +156,9 @@ def _crashed(evidence: Evidence, by: Exit) -> Finding:
     number = by.signal or 0
     session = evidence.session
     if number == _ABORT and session is not None and session.kind not in ("", "watch"):
-        # Our stages keep a fence around their memory, and libraries in Rust end so when it says no.
+        # Our stages limit their memory, and Rust libraries abort when an allocation is refused.
         told = "SIGABRT" if by.seen else f"exit code {by.code}, which means SIGABRT in a shell"
-        why = f"{told}: native code gives up so when memory beyond the budget is refused"
+        why = f"{told}: native code aborts like this when it is refused memory beyond the budget"
         return Finding(cause="MemoryError", sureness="likely", why=why)
     records = [one.record for one in kernel_matches(evidence, "crash", "gpu fault")]
     library = next((record.detail for record in records if record.detail), "")
@@ -216,6 +216,13 @@ def _killed(evidence: Evidence, by: Exit) -> Finding | None:
         free = format_bytes(reading.available_bytes)
         why = f"{told} while {free} of the machine's memory were available; the kernel's log cannot be asked"
         return Finding(cause="killed from outside", sureness="possible", why=why)
+    read = [log for log in evidence.logs if not log.problem]
+    if read and not any(log.texts for log in read):
+        why = (
+            f"{told}, and its log breaks off without an error: so it looks when the kernel ends a job for "
+            "want of memory; a person, a scheduler or a container's end may have sent it as well"
+        )
+        return Finding(cause="out of memory: the machine", sureness="possible", why=why)
     return Finding(
         cause="unknown",
         sureness="unknown",

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from lowtide.child import python_command
+from lowtide.child import kill_session, python_command
 from lowtide.errors import DoesNotFitError
 from lowtide.guard.box import Box
 from lowtide.memory.meter import measure_tree
@@ -213,14 +213,11 @@ def _kill(process: subprocess.Popen[bytes], box: Box | None) -> None:
 
         for member in psutil.Process(process.pid).children(recursive=True):
             member.kill()
-        process.kill()
-    else:
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(process.pid, signal.SIGKILL)
+    kill_session(process)
+    if sys.platform != "win32":
         for pid in box.members() if box else []:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-    process.wait()
 
 
 def _result(

@@ -1,4 +1,4 @@
-"""Being asked to end: a comparison keeps nothing and never goes on where it was, and says so."""
+"""Being asked to end: a comparison keeps nothing and never resumes where it stopped, and says so."""
 
 from __future__ import annotations
 

@@ -159,6 +159,8 @@ def _table(job: str, found: Comparison) -> Table:
     results = [result for result in found.results if result.way.job == job]
     full = format_bytes(found.sample.full_bytes)
     ours = next((result for result in results if result.way.ours), None)
+    all_finished = all(result.whole.ending == "finished" for result in results)
+    known = "measured" if found.sample.is_everything and all_finished else "predicted"
     return Table(
         title=job,
         header=(
@@ -168,7 +170,7 @@ def _table(job: str, found: Comparison) -> Table:
             "time",
             "× lowtide",
             "per GiB",
-            f"at {full} (predicted)",
+            f"at {full} ({known})",
         ),
         rows=tuple(_row(result, ours, found) for result in results),
     )

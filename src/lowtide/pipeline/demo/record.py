@@ -15,6 +15,7 @@ import msgspec
 import lowtide
 from lowtide.errors import UsageError
 from lowtide.pipeline.demo.stages import Key, Stage
+from lowtide.storage.decode_json import decode_json
 from lowtide.storage.names import InnerPath
 from lowtide.storage.publish import storage_errors, write_atomically
 
@@ -84,7 +85,7 @@ def read_record(folder: Path) -> DemoRecord:
             return DemoRecord(schema_version=1, lowtide=lowtide.__version__, stages={})
         content = path.read_bytes()
     try:
-        found = msgspec.json.decode(content, type=DemoRecord)
+        found = decode_json(content, DemoRecord)
     except msgspec.DecodeError as cause:
         raise UsageError(
             f"{path} cannot be read as the record of a demo: {cause}",

@@ -74,7 +74,7 @@ class Stage:
     budget_bytes: int | None = None
     """None where nothing was promised."""
     goes_on: bool = False
-    """Run again, the command itself goes on where it was."""
+    """Run again, the command itself resumes where it stopped."""
     needs_torch: bool = False
 
     @property

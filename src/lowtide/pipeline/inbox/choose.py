@@ -17,6 +17,7 @@ from lowtide.pipeline.choose_run import (
     as_it_stands,
     check_epochs,
     fit_to_machine,
+    machine_for,
     refuse_other_kind,
     with_start,
     with_wishes,
@@ -30,10 +31,11 @@ from lowtide.pipeline.inbox.settings import (
     told_of_toml,
 )
 from lowtide.plan.finetune import FineTuning, finetune_settings
-from lowtide.plan.machine import Machine, choose_machine, cpu_machine
+from lowtide.plan.machine import Machine
 from lowtide.plan.make_plan import PlanData, Wishes, make_plan
 from lowtide.plan.measured import read_speeds
 from lowtide.plan.plan_file import read_plan
+from lowtide.storage.paths import as_path
 from lowtide.storage.publish import storage_errors
 from lowtide.tokenizer.vocabulary import load_vocabulary
 from lowtide.training.run_folder import RUN_NAME
@@ -66,9 +68,9 @@ def choose_inbox_run(
     speeds: Path | None = None,
 ) -> ChosenInbox:
     """Settings that fit the machine; UsageError or DoesNotFitError before anything starts."""
-    _refuse_what_has_no_place(asked, Path(folder))
+    _refuse_what_has_no_place(asked, as_path(folder))
     reading = read_inbox_settings(Path(folder))
-    with storage_errors(Path(out), doing="read"):
+    with storage_errors(as_path(out), doing="read"):
         stands = (Path(out) / RUN_NAME).exists() and not restart
     if stands:
         refuse_other_kind(Path(out), inbox=True)
@@ -79,7 +81,9 @@ def choose_inbox_run(
         base = _begin(reading, Path(folder), asked, slurm, speeds)
     epochs = asked.epochs or base.epochs or 1.0
     settings = with_wishes(_for_inbox(base, reading, Path(folder)), replace(asked, epochs=None))
-    run = fit_to_machine(replace(settings, epochs=epochs), slurm=slurm, speeds=speeds)
+    run = fit_to_machine(
+        replace(settings, epochs=epochs), slurm=slurm, speeds=speeds, memory=asked.memory
+    )
     inbox = prepare_inbox(Path(folder), reading, context=settings.shape.context)
     _refuse_unknown_words(inbox, settings)
     return ChosenInbox(run=run, inbox=inbox)
@@ -118,7 +122,7 @@ def _begin(
     speeds: Path | None,
 ) -> RunSettings:
     """Settings of a new run. Without a start, the model that a plan would take for plenty of data."""
-    machine = cpu_machine(slurm) if asked.device == "cpu" else choose_machine(slurm=slurm)
+    machine = machine_for(asked, slurm)
     with told_of_toml(folder):
         vocabulary_size = load_vocabulary(beside(reading.tokenizer, folder)).size
     data = PlanData(

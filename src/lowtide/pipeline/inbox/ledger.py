@@ -25,6 +25,7 @@ import xxhash
 from lowtide.errors import DataError, VerificationError
 from lowtide.journal import append_whole, cut_torn_line, read_journal
 from lowtide.pipeline.run_source import LEDGER_NAME
+from lowtide.storage.decode_json import convert_json
 from lowtide.storage.names import FileName
 from lowtide.storage.publish import storage_errors, sync_file, sync_folder
 
@@ -100,7 +101,7 @@ class Ledger:
         self.yardstick: str | None = None
         """The digest of what is held out, once something is."""
         self._last_number = 0
-        if self._path.is_symlink():  # what it leads to would be cut and written into
+        if self._path.is_symlink():  # writing would truncate the file that the link leads to
             problem = f"{self._path} is a link"
             raise VerificationError(problem, remedy=remedy_for(run))
         with storage_errors(self._path):
@@ -258,16 +259,16 @@ def remedy_for(run: Path, what: str = LEDGER_NAME) -> str:
 def _replay(told: _Told, record: dict[str, object]) -> None:
     entries, event = told.entries, record.pop("event")
     if event == "held-out":
-        told.yardstick = msgspec.convert(record["digest"], str)
+        told.yardstick = convert_json(record["digest"], str)
         return
     if event == "rewound":
-        step = msgspec.convert(record["step"], int)
+        step = convert_json(record["step"], int)
         for entry in _rewound(list(entries.values()), step):
             entries[entry.number] = entry
         return
-    number = msgspec.convert(record["number"], int)
+    number = convert_json(record["number"], int)
     before = {} if event == "taken" else msgspec.to_builtins(entries[number])
-    entry = msgspec.convert({**before, **record, "stage": event}, Entry)
+    entry = convert_json({**before, **record, "stage": event}, Entry)
     entries[entry.number] = entry
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -61,6 +62,7 @@ def prepare_inbox(folder: Path, settings: InboxSettings, *, context: int) -> Pre
             _record(settings, named, vocabulary),
             tokenizer=named.tokenizer,
             fingerprint=vocabulary.fingerprint,
+            chat_template=_chat_template(named, vocabulary),
         ),
         vocabulary_size=vocabulary.size,
         fingerprint=vocabulary.fingerprint,
@@ -76,8 +78,16 @@ def prepare_inbox(folder: Path, settings: InboxSettings, *, context: int) -> Pre
 def _with_template(named: TokenizeSettings, vocabulary: Vocabulary) -> TokenizeSettings:
     from lowtide.pipeline.prepare_examples import read_template, record_template
 
-    template = read_template(named, vocabulary).template
-    return replace(record_template(named, template), template=named.template)
+    with closing(read_template(named, vocabulary).template) as template:
+        return replace(record_template(named, template), template=named.template)
+
+
+def _chat_template(named: TokenizeSettings, vocabulary: Vocabulary) -> str | None:
+    if named.template_text is None:
+        return None
+    from lowtide.pipeline.prepare_examples import template_to_keep
+
+    return template_to_keep(named.template_text, named.template_tokens, vocabulary)
 
 
 def _record(settings: InboxSettings, named: TokenizeSettings, vocabulary: Vocabulary) -> JsonObject:

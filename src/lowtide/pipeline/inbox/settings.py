@@ -23,6 +23,7 @@ from lowtide.pipeline.settings import TokenizeSettings, check_settings
 from lowtide.source.blocks import BadText
 from lowtide.source.examples.settings import Learn, TooLong
 from lowtide.source.find_inputs import is_row_file, is_text_file
+from lowtide.storage.decode_json import convert_json
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.tokenizer.reference import SpecialInText
 from lowtide.units import printable
@@ -76,7 +77,7 @@ def read_inbox_settings(inbox: Path) -> InboxSettings:
         )
     _check_choices(named, path)
     try:
-        settings = msgspec.convert(named, InboxSettings)
+        settings = convert_json(named, InboxSettings)
     except msgspec.ValidationError as cause:
         raise UsageError(f"{path}: {cause}", remedy="correct that line of the file") from cause
     _check_marker(settings.marker, path)
@@ -93,6 +94,7 @@ def tokenize_settings(settings: InboxSettings, inbox: Path, *, context: int) -> 
         bad_text=settings.bad_text,
         special_in_text=settings.special_in_text,
         val=settings.val,
+        split="hash",
     )
     if settings.examples == "none":
         _refuse_for_documents(settings, inbox / SETTINGS_NAME)
@@ -193,6 +195,7 @@ def _check_values(settings: InboxSettings, inbox: Path) -> None:
     kind = None if settings.examples == "none" else settings.examples
     found = TokenizeSettings(
         val=settings.val,
+        split="hash",
         separator=settings.separator,
         examples=kind,
         context=settings.context if kind else None,

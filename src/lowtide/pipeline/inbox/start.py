@@ -76,4 +76,4 @@ def opening_lines(chosen: ChosenInbox) -> list[str]:
     ]
     if settings.init is not None:
         lines.append(f"from the weights of {settings.init}")
-    return [*lines, "Ctrl-C saves and stops; the same command goes on"]
+    return [*lines, "Ctrl-C saves and stops; the same command resumes the run"]

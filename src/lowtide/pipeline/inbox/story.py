@@ -40,6 +40,7 @@ from lowtide.pipeline.run_source import OWN_NAMES
 from lowtide.pipeline.watch_run import ShouldStop
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.storage.leftovers import remove_path
+from lowtide.storage.paths import as_path
 from lowtide.storage.publish import storage_errors
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.training.checkpoint import find_checkpoints
@@ -72,11 +73,11 @@ def train_on_inbox(
 ) -> InboxRun:
     """Train on files as they appear, each once, until a stop is asked for or the inbox is empty.
 
-    Raises StoppedError after a clean stop; the same call goes on, to the same weights. `environment` is what
+    Raises StoppedError after a clean stop; the same call resumes, to the same weights. `environment` is what
     the processes that tokenize are started with, if not our own.
     """
     started = time.monotonic()
-    folder = Path(out)
+    folder = as_path(out)
     budget = memory
     if not isinstance(budget, Budget):
         budget = choose_budget(budget, machine_limit(), generous=True)
@@ -182,7 +183,8 @@ class _Desk:
 
     def _learn_from(self, entry: Entry) -> None:
         """All that is still to be done for a file."""
-        if entry.stage == "ready" and entry.last_step <= self._state.step:
+        is_trained = entry.last_step <= self._state.step and not self._state.owes_evaluation
+        if entry.stage == "ready" and is_trained:
             self._finish(entry)
             return
         if not self._is_tokenized(entry):

@@ -1,8 +1,8 @@
 """The process that tokenizes one file: `python -m lowtide.pipeline.inbox.tokenize_child`.
 
-What is asked comes as the first line of its standard input; the rest of that input never comes. When it ends,
-whoever asked is gone, and so is this process at once: nobody would take what it makes, and the next run goes on
-from its last checkpoint. What it came to goes to standard output as the last line of JSON.
+The request is the first line of standard input, and nothing else is ever written there. When standard input
+closes, the parent is gone and this process exits at once; the next run resumes from the last checkpoint. The
+outcome is the last line of JSON on standard output.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def main() -> None:
 
 
 def _prepare(asked: Asked) -> Report:
-    """What every file needs is there, and as it was: whatever goes wrong here is no file's fault."""
+    """Check that tokenizer and template are there and unchanged: an error here is not the fault of a file."""
     from lowtide.memory.allocator import give_back
 
     try:
@@ -59,7 +59,10 @@ def _refuse_changes(asked: Asked) -> None:
         raise _changed(f"the tokenizer {settings.tokenizer}")
     delimiter = choose_delimiter([], settings, vocabulary)
     found = prepare_examples(settings, vocabulary, [], delimiter)
-    if found is not None and (found.settings.template_text, found.settings.template_tokens) != (
+    if found is None:
+        return
+    found.reading.template.close()
+    if (found.settings.template_text, found.settings.template_tokens) != (
         settings.template_text,
         settings.template_tokens,
     ):
@@ -68,7 +71,7 @@ def _refuse_changes(asked: Asked) -> None:
 
 def _changed(what: str) -> UsageError:
     return UsageError(
-        f"{what} is another than when the run began",
+        f"{what} has changed since the run began",
         remedy="put it back as it was, and run the same command again; or begin a new run, with this run as "
         "its `--init`",
     )

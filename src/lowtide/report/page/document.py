@@ -13,7 +13,7 @@ from lowtide.report.page.figures import figure_html
 from lowtide.report.page.key_figures import KeyFigure, key_figures
 from lowtide.report.page.markup import coded, embedded_json, escape, isolated, source_hash
 from lowtide.report.page.scales import HEIGHT, WIDTH, TimeAxis, make_time_axis
-from lowtide.report.page.verdict import judge_run
+from lowtide.report.page.verdict import Verdict
 from lowtide.units import format_bytes, format_seconds
 
 MOST_PAGE_BYTES = 300_000
@@ -37,7 +37,7 @@ _KINDS = {
 }
 
 
-def page_html(facts: RunFacts, name: str) -> str:
+def page_html(facts: RunFacts, name: str, verdict: Verdict) -> str:
     """The whole page. The same facts give the same page, on any machine and at any time."""
     style, script = (_source(file) for file in ("style.css", "page.js"))
     policy = (
@@ -53,7 +53,7 @@ def page_html(facts: RunFacts, name: str) -> str:
         '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
         f'<link rel="icon" href="data:,">\n<title>{escape(name, 200)}: lowtide report</title>\n'
         f"<style>{style}</style>\n</head>\n<body>\n"
-        f"{_header(facts, name)}\n<main>\n{''.join(_sections(facts, axis))}</main>\n{_footer(facts)}\n"
+        f"{_header(facts, name, verdict)}\n<main>\n{''.join(_sections(facts, axis))}</main>\n{_footer(facts)}\n"
         f'<script type="application/json" id="axis">{_axis_json(facts, axis)}</script>\n'
         f"<script>{script}</script>\n</body>\n</html>\n"
     )
@@ -64,8 +64,7 @@ def _source(name: str) -> str:
     return (_HERE / name).read_text(encoding="utf-8")
 
 
-def _header(facts: RunFacts, name: str) -> str:
-    verdict = judge_run(facts)
+def _header(facts: RunFacts, name: str, verdict: Verdict) -> str:
     version = f" · lowtide {escape(facts.version, 60)}" if facts.version else ""
     kind = _KINDS.get(facts.kind) or "A run"
     said = ""

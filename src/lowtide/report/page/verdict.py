@@ -1,4 +1,4 @@
-"""How a run ended, in a word and a sentence, from its journal alone. `lowtide why` looks further."""
+"""How a run ended, in a word and a sentence, from its journal, and from what `why` found of a death."""
 
 from __future__ import annotations
 
@@ -24,11 +24,17 @@ class Verdict:
     remedy: str = ""
 
 
-def judge_run(facts: RunFacts) -> Verdict:
-    """The verdict on the last session."""
+def needs_explanation(facts: RunFacts) -> bool:
+    """Whether the journal does not tell how the run ended, or only by which signal."""
+    end = facts.end
+    return end is None or (end.outcome == "ended" and end.signal is not None)
+
+
+def judge_run(facts: RunFacts, death: str = "") -> Verdict:
+    """The verdict on the last session; `death` is why's sentence, for a run that needs an explanation."""
     end = facts.end
     if end is None:
-        return _unended(facts)
+        return _unended(facts, death)
     match end.outcome:
         case "done":
             return Verdict(state="good", word="Finished", sentence=f"{_came_to(facts)}.")
@@ -37,7 +43,7 @@ def judge_run(facts: RunFacts) -> Verdict:
         case "interrupted":
             return _sealed("Interrupted", "paused", facts, end)
         case "ended":
-            return _judge_watched(facts, end)
+            return _judge_watched(facts, end, death)
         case "failed":
             return _failed(facts, end)
     return Verdict(
@@ -45,7 +51,7 @@ def judge_run(facts: RunFacts) -> Verdict:
     )
 
 
-def _unended(facts: RunFacts) -> Verdict:
+def _unended(facts: RunFacts, death: str) -> Verdict:
     counts = facts.counts
     if not facts.dated and counts.step is not None and counts.step == counts.steps:
         sentence = f"All {counts.steps:,} steps were taken. Logs of this age tell no end."
@@ -54,13 +60,15 @@ def _unended(facts: RunFacts) -> Verdict:
     return Verdict(
         state="open",
         word="No end on record",
-        sentence=f"{_came_to(facts)}. The record ends {when}without an end: it still runs, or it was killed; "
-        "`lowtide why RUN` says more.",
+        sentence=f"{_came_to(facts)}. The record ends {when}without an end. "
+        f"{death or 'It still runs, or it was killed; `lowtide why RUN` says more.'}",
     )
 
 
 def _sealed(word: str, state: State, facts: RunFacts, end: End) -> Verdict:
-    sentence = f"{_came_to(facts)}. What was done is safe: the same command goes on where it was."
+    sentence = (
+        f"{_came_to(facts)}. What was done is safe: the same command resumes where it stopped."
+    )
     return Verdict(
         state=state, word=word, sentence=sentence, problem=end.problem, remedy=end.remedy
     )
@@ -77,7 +85,7 @@ def _failed(facts: RunFacts, end: End) -> Verdict:
     )
 
 
-def _judge_watched(facts: RunFacts, end: End) -> Verdict:
+def _judge_watched(facts: RunFacts, end: End, death: str) -> Verdict:
     ran = f"The command ran {format_seconds(facts.worked_seconds)}"
     asked = any(alert.stage in ("ask", "end") for alert in facts.alerts)
     guarded = " The guard had asked it to stop." if asked else ""
@@ -85,7 +93,9 @@ def _judge_watched(facts: RunFacts, end: End) -> Verdict:
     if end.signal is not None:
         sentence = f"{ran} and was ended by {_signal_name(end.signal)}.{guarded}{killed}"
         word = "Stopped by the guard" if asked and not end.oom_kills else "Ended by a signal"
-        return Verdict(state="bad", word=word, sentence=f"{sentence} `lowtide why` says more.")
+        return Verdict(
+            state="bad", word=word, sentence=f"{sentence} {death or '`lowtide why` says more.'}"
+        )
     if end.exit_code == 0:
         return Verdict(
             state="good",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from lowtide.report.page.facts import RunFacts
 from lowtide.report.page.page_place import check_place, log_errors, write_whole
 from lowtide.report.page.read_run import read_run
 from lowtide.report.page.told import NAME_A_RUN
-from lowtide.report.page.verdict import Verdict, judge_run
+from lowtide.report.page.verdict import Verdict, judge_run, needs_explanation
 from lowtide.units import printable
 
 PAGE_NAME = "report.html"
@@ -31,15 +32,21 @@ class WrittenPage:
     verdict: Verdict
 
 
-def write_page(run: Path, out: Path | None = None) -> WrittenPage:
-    """Write the page of a run: of a folder with a log, or of a timeline. Only the journal is read."""
+def write_page(
+    run: Path, out: Path | None = None, *, explain: Callable[[], str] = str
+) -> WrittenPage:
+    """Write the page of a run: of a folder with a log, or of a timeline. Only the journal is read.
+
+    `explain` tells of a death that the journal does not tell; it is asked only then.
+    """
     journal = _find_journal(run)
     page = check_place(_choose_page(run, journal) if out is None else out)
     with log_errors(journal):
         facts = read_run(journal)
-    content = page_html(facts, _name(run, journal)).encode("utf-8")
+    verdict = judge_run(facts, explain() if needs_explanation(facts) else "")
+    content = page_html(facts, _name(run, journal), verdict).encode("utf-8")
     write_whole(page, content)
-    return WrittenPage(path=page, page_bytes=len(content), facts=facts, verdict=judge_run(facts))
+    return WrittenPage(path=page, page_bytes=len(content), facts=facts, verdict=verdict)
 
 
 def _find_journal(run: Path) -> Path:

@@ -16,6 +16,7 @@ Costs:  some Python for every example; built-in templates about a tenth of a Jin
     jinja_template.py a template in Hugging Face's convention, in that process
     sandbox.py        what such a template can reach
     token_names.py    `bos_token`, `eos_token`: what a tokenizer's settings call its special tokens
+    keep_template.py  a dataset's template as its model keeps it
     sheet.py          examples laid one behind the other, until they make a piece
     example_columns.py rows out of Arrow columns
     read_examples.py  rows out of each format, through the template, into pieces

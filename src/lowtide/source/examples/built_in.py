@@ -91,6 +91,9 @@ class BuiltInTemplate:
     def expect(self, examples: Sequence[list[Turn]]) -> None:
         """Each is rendered when its turn comes."""
 
+    def close(self) -> None:
+        """Nothing is open."""
+
     def render(self, turns: Sequence[Turn], learn: Learn, sheet: Sheet) -> None:
         """Lay the text of an example on the sheet, as parts of which some are learnt."""
         parts, learnt, before = sheet.parts, sheet.learnt, len(sheet.learnt)

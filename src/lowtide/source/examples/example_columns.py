@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from lowtide.errors import UsageError
+from lowtide.errors import DataError, UsageError
 from lowtide.source.arrow_arrays import as_numbers
 from lowtide.source.columns import find_type, is_text
 from lowtide.source.examples.settings import COLUMNS, ExampleReading
@@ -94,11 +94,31 @@ def to_python(values: pa.Array) -> list[object]:
         columns = [to_python(child) for child in values.flatten()]
         rows = [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
     else:
-        return list(values.to_pylist())
+        return list(_without_nanoseconds(values).to_pylist())
     if values.null_count:
         valid = values.is_valid().to_pylist()
         rows = [row if there else None for row, there in zip(rows, valid, strict=True)]
     return rows
+
+
+def _without_nanoseconds(values: pa.Array) -> pa.Array:
+    """Times in microseconds, which is what Python's have; a `DataError` where that would drop digits."""
+    kind, types = values.type, pa.types
+    if types.is_timestamp(kind) and kind.unit == "ns":
+        coarse = pa.timestamp("us", tz=kind.tz)
+    elif types.is_duration(kind) and kind.unit == "ns":
+        coarse = pa.duration("us")
+    elif types.is_time64(kind) and kind.unit == "ns":
+        coarse = pa.time64("us")
+    else:
+        return values
+    try:
+        return values.cast(coarse)
+    except pa.ArrowInvalid as error:
+        raise DataError(
+            f"a value of type {kind} has nanoseconds, and a template takes microseconds at most",
+            remedy=f"write the file again with these values as {coarse}, or as text",
+        ) from error
 
 
 def fast_turns(messages: pa.Array, reading: ExampleReading) -> list[list[Turn]] | None:

@@ -65,7 +65,7 @@ class JinjaRenderer:
         self._template, self._has_blocks, self._is_buffered, asked_for = compiled
         self.used = sorted(asked_for & (TOKEN_NAMES | setup.variables.keys()))
         self._variables = {
-            "add_generation_prompt": False,
+            "add_generation_prompt": setup.add_generation_prompt,
             "tools": None,
             "documents": None,
             **setup.variables,

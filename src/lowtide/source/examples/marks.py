@@ -23,6 +23,7 @@ LONG_STAND_IN = "\ufdd7"
 """Opens and closes the stand-in of a fifth, sixth, … character: there are names for all."""
 
 _MARK_OPEN, _MARK_CLOSE = "\ufdd1", "\ufdd2"
+MARK = re.compile(f"({_MARK_OPEN}[0-9]+{_MARK_CLOSE})")
 
 
 def mark_of(number: int) -> str:

@@ -8,7 +8,8 @@ An example is one document and is never cut. Holds what the reader of the format
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TypeVar
@@ -18,7 +19,8 @@ import numpy as np
 import pyarrow as pa
 
 from lowtide.errors import DataError, UsageError
-from lowtide.source.blocks import BadRow, Cursor, Piece, ReadSettings
+from lowtide.source.arrow_arrays import own_shape
+from lowtide.source.blocks import SLOW_SECONDS, BadRow, Cursor, Piece, ReadSettings
 from lowtide.source.columns import pick_column
 from lowtide.source.examples.example_columns import (
     check_damage,
@@ -42,7 +44,7 @@ from lowtide.source.examples.turns import (
 )
 from lowtide.source.json_lines import BadLineError, JsonLines, load_object, mend_surrogates
 from lowtide.source.parts import Part
-from lowtide.source.read_arrow import read_mapped, wanted_rows
+from lowtide.source.read_arrow import map_file, read_mapped, wanted_rows
 from lowtide.source.read_parquet import RowBatch, explain_damage, open_parquet, read_batches
 from lowtide.source.rows import NOT_UTF8, too_large
 from lowtide.source.utf8 import is_encodable, is_utf8
@@ -64,6 +66,8 @@ class _Desk:
     settings: ReadSettings
     reading: ExampleReading
     sheet: Sheet = field(init=False)
+    began: float = field(default_factory=time.monotonic)
+    """When the sheet was last empty, by the clock."""
 
     def __post_init__(self) -> None:
         self.sheet = Sheet(delimiter=self.settings.delimiter, learn=self.reading.learn)
@@ -114,11 +118,13 @@ class _Desk:
                 self.sheet.note_bad(note(BadExampleError(reason)))
 
     def is_full(self) -> bool:
-        """Whether the sheet holds a block."""
-        return self.sheet.size_bytes >= self.settings.block_bytes
+        """Whether the sheet holds a block, or what a slow template made in the time for one."""
+        is_slow = time.monotonic() - self.began > SLOW_SECONDS
+        return is_slow or self.sheet.size_bytes >= self.settings.block_bytes
 
     def take_piece(self, after: Cursor, done_bytes: int) -> Piece:
         """What the sheet holds."""
+        self.began = time.monotonic()
         return self.sheet.take_piece(
             after=after, done_bytes=done_bytes, name=str(self.part.file.path)
         )
@@ -186,7 +192,7 @@ def read_parquet_rows(
         for batch in read_batches(file, part, settings, leaf_paths(paths, columns, keys)):
             with explain_damage(part.file.path):
                 arrays = {column: pick_column(batch.rows, column) for column in columns}
-            yield from _batch_pieces(batch, arrays, 0, len(batch.rows), desk)
+            yield from _batch_pieces(batch, arrays, 0, desk)
 
 
 def read_arrow_rows(part: Part, settings: ReadSettings, reading: ExampleReading) -> Iterator[Piece]:
@@ -198,20 +204,35 @@ def read_arrow_rows(part: Part, settings: ReadSettings, reading: ExampleReading)
         columns[:] = needed_columns(schema, reading, str(part.file.path))
         return columns
 
-    for batch in read_mapped(part, settings, pick):
-        with explain_damage(part.file.path):
-            arrays = {column: pick_column(batch.rows, column) for column in columns}
-            for array in arrays.values():
-                check_damage(array)
-        start, stop = wanted_rows(batch, part)
-        yield from _batch_pieces(batch, arrays, start, stop, desk)
+    with map_file(part.file) as mapped:
+        for batch in read_mapped(mapped, part, settings, pick):
+            for start in range(*wanted_rows(batch, part), _WINDOW_ROWS):
+                stop = min(start + _WINDOW_ROWS, wanted_rows(batch, part)[1])
+                with mapped.explain_damage():
+                    arrays = _own_window(batch, columns, start, stop)
+                for piece in _batch_pieces(batch, arrays, start, desk):
+                    mapped.check()
+                    yield piece
+
+
+def _own_window(
+    batch: RowBatch, columns: Sequence[str], start: int, stop: int
+) -> dict[str, pa.Array]:
+    """Columns of some rows of a mapped batch, in a shape that no longer changes and was checked."""
+    arrays = {}
+    for column in columns:
+        arrays[column] = own_shape(pick_column(batch.rows, column).slice(start, stop - start))
+        check_damage(arrays[column])
+    return arrays
 
 
 def _batch_pieces(
-    batch: RowBatch, arrays: dict[str, pa.Array], start: int, stop: int, desk: _Desk
+    batch: RowBatch, arrays: dict[str, pa.Array], first: int, desk: _Desk
 ) -> Iterator[Piece]:
-    """Rows `start` to `stop` of a batch, about a block of them turned into Python at a time."""
+    """The rows of a batch from `first` on that the arrays hold, about a block turned into Python at a time."""
     part, settings = desk.part, desk.settings
+    start, stop = 0, len(next(iter(arrays.values())))
+    first_row = batch.first_row + first
     while start < stop:
         window = {
             name: array.slice(start, min(stop - start, _WINDOW_ROWS))
@@ -222,23 +243,26 @@ def _batch_pieces(
         fitting = int(np.searchsorted(np.cumsum(sizes), settings.block_bytes, side="right"))
         fitting = max(1, fitting)
         taken = {name: array.slice(0, fitting) for name, array in window.items()}
-        for row in _add_rows(taken, batch.first_row + start, desk):
+        for row in _add_rows(taken, first_row + start, desk):
             if desk.is_full():
                 yield desk.take_piece(part.cursor(row + 1), batch.done_bytes)
         start += fitting
-        yield desk.take_piece(part.cursor(batch.first_row + start), batch.done_bytes)
+        yield desk.take_piece(part.cursor(first_row + start), batch.done_bytes)
 
 
 def _add_rows(arrays: dict[str, pa.Array], first_row: int, desk: _Desk) -> Iterator[int]:
     """Lay rows on the sheet; yields the number of each one when that is done."""
     reading = desk.reading
-    with explain_damage(desk.part.file.path):
+    with (
+        _placed(f"row {first_row + 1} or one after it", desk.part),
+        explain_damage(desk.part.file.path),
+    ):
         is_fast = reading.kind == "chat" and not reading.template.whole_messages
         ready = fast_turns(next(iter(arrays.values())), reading) if is_fast else None
         rows = [] if ready else list(rows_of(arrays))
     number = first_row
     for turns in ready or ():
-        with _placed(f"row {number}", desk.part):
+        with _placed(f"row {number + 1}", desk.part):
             _add_ready(turns, number, desk)
         yield number
         number += 1
@@ -251,7 +275,7 @@ def _add_rows(arrays: dict[str, pa.Array], first_row: int, desk: _Desk) -> Itera
         return turns_of(row, reading, whole=reading.template.whole_messages)
 
     for row, row_turns in _ahead(rows, decode, reading.template):
-        with _placed(f"row {number}", desk.part):
+        with _placed(f"row {number + 1}", desk.part):
             if row_turns is None or not desk.takes(row_turns):
                 _add_closely(row, number, desk)
         yield number
@@ -312,10 +336,10 @@ def _bad_row(error: Exception, number: int, desk: _Desk) -> BadRow:
     path, settings = desk.part.file.path, desk.settings
     if settings.bad_text == "fail":
         raise DataError(
-            f"{path}, row {number}: {error}",
+            f"{path}, row {number + 1}: {error}",
             remedy="pass `--bad-text skip` to leave such rows out and count them, or mend the file",
         )
-    return BadRow(file=str(path), position=number, unit="row", reason=str(error))
+    return BadRow(file=str(path), position=number + 1, unit="row", reason=str(error))
 
 
 @contextmanager

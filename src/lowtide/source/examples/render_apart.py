@@ -55,6 +55,7 @@ class JinjaTemplate:
         special_in_text: SpecialInText,
         names: TokenNames,
         limits: RenderLimits,
+        add_generation_prompt: bool = False,
     ) -> None:
         self.name = name
         self.source = source
@@ -65,6 +66,7 @@ class JinjaTemplate:
             special_tokens=dict(special_tokens),
             special_in_text=special_in_text,
             variables=dict(names.tokens),
+            add_generation_prompt=add_generation_prompt,
             limits=limits,
         )
         self._ahead: list[list[Turn]] = []
@@ -72,7 +74,11 @@ class JinjaTemplate:
         self._has_rendered = False
         self._used: list[str] = []
         self._child: Child | None = self._start()
-        self._refuse_unknown(names)
+        try:
+            self._refuse_unknown(names)
+        except UsageError:
+            self.close()
+            raise
         self.tokens: Mapping[str, str] = {
             each: names.tokens[each] for each in self._used if each in names.tokens
         }
@@ -85,6 +91,12 @@ class JinjaTemplate:
                 f"says which token that is",
                 remedy=f"put the tokenizer's {CONFIG_FILE} beside it, or write the token into the template",
             )
+
+    def close(self) -> None:
+        """End the process at once. Whoever renders again starts a new one."""
+        child, self._child = self._child, None
+        if child is not None:
+            child.end()
 
     def expect(self, examples: Sequence[list[Turn]]) -> None:
         """`render` will be called for these, by and by: they may be rendered in one go."""
@@ -146,9 +158,7 @@ class JinjaTemplate:
 
     def _ask_alone(self, turns: list[Turn], learn: Learn) -> None:
         """Ask for each by itself from here, a new process first: what came before must not decide."""
-        if self._child is not None:
-            self._child.end()
-            self._child = None
+        self.close()
         self.expect([])
         self._ask(turns, learn)
 
@@ -164,6 +174,7 @@ class JinjaTemplate:
             limit = format_bytes(self._setup.limits.memory_bytes)
             answer = Fault(f"takes more than {limit} to compile", _SIMPLER)
         if isinstance(answer, Fault):
+            child.end()
             raise UsageError(f"template {self.name} {answer.what}", remedy=answer.remedy)
         assert isinstance(answer, Compiled)
         self._used = answer.used

@@ -10,6 +10,7 @@ import faulthandler
 import gc
 import signal
 import sys
+import time
 
 import jinja2
 
@@ -18,6 +19,7 @@ from lowtide.memory.fence import fence
 from lowtide.source.examples.jinja_template import JinjaRenderer, RefusedTemplateError
 from lowtide.source.examples.render_protocol import (
     ANSWERED_BYTES,
+    ANSWERED_SECONDS,
     Answer,
     BadRow,
     Batch,
@@ -77,14 +79,15 @@ def _render_batch(renderer: JinjaRenderer, batch: Batch, limits: RenderLimits) -
     """Answers to the first examples of a batch, to at least one of them."""
     learn, examples = batch
     answers: list[Answer] = []
-    size_bytes = 0
+    size_bytes, started = 0, time.monotonic()
     for messages in examples:
         _limit_time(limits.cpu_seconds)
         answer = _render(renderer, messages, learn, limits.example_bytes)
         answers.append(answer)
         if isinstance(answer, Rendered):
             size_bytes += sum(map(len, answer.parts))
-        if size_bytes > ANSWERED_BYTES or isinstance(answer, (Fault, NoMemory)):
+        is_late = time.monotonic() - started > ANSWERED_SECONDS
+        if size_bytes > ANSWERED_BYTES or is_late or isinstance(answer, (Fault, NoMemory)):
             break
     _limit_time(0)
     return answers
@@ -106,10 +109,10 @@ def _render(renderer: JinjaRenderer, messages: Messages, learn: Learn, limit_byt
 
 
 def _limit_time(seconds: float) -> None:
-    """End this process after so much CPU time from now; 0: no more."""
+    """End this process after this much CPU time from now; 0 lifts the limit."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_PROF, seconds)
-    elif seconds:  # Windows: by the clock, and with room for a machine that has other work
+    elif seconds:  # Windows: wall time, four times as much because the machine may be busy
         faulthandler.dump_traceback_later(4 * seconds, exit=True)
     else:
         faulthandler.cancel_dump_traceback_later()

@@ -29,6 +29,8 @@ Batch: TypeAlias = tuple[Learn, list[Messages]]
 
 ANSWERED_BYTES = 256 * KIB
 """A batch is answered as far as this, and the rest is asked for again: the answers are held at once."""
+ANSWERED_SECONDS = 0.25
+"""The same by the clock: nobody hears a stop while a batch is awaited."""
 TOKEN_NAMES = frozenset(
     {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
 )
@@ -65,6 +67,8 @@ class Setup(msgspec.Struct, frozen=True, kw_only=True):
     special_in_text: SpecialInText
     variables: dict[str, str]
     """The special tokens that the template knows by name, such as `bos_token`."""
+    add_generation_prompt: bool
+    """Whether the text ends with the beginning of an answer."""
     limits: RenderLimits
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
@@ -22,6 +22,27 @@ COLUMNS: dict[ExampleKind, tuple[str, ...]] = {
     "completion": ("prompt", "completion"),
 }
 """What each kind's columns are called unless told otherwise; role and content are keys of a message."""
+
+
+def suggest_examples(columns: Mapping[str, Collection[str]]) -> str | None:
+    """The flags that read rows with these columns as examples; None for rows that look like text.
+
+    `columns` has the keys of its messages with each column, or nothing. ShareGPT's rows give
+    `--examples chat --column messages=conversations,role=from,content=value`.
+    """
+    for name in ("messages", "conversations"):
+        keys = columns.get(name, ())
+        renamed = [] if name == "messages" else [f"messages={name}"]
+        if "from" in keys and "value" in keys:
+            renamed += ["role=from", "content=value"]
+        elif "role" not in keys or "content" not in keys:
+            continue
+        return " ".join(["--examples chat", *(["--column", ",".join(renamed)] if renamed else [])])
+    if "instruction" in columns and "output" in columns:
+        return "--examples instruction"
+    if "prompt" in columns and "completion" in columns:
+        return "--examples completion"
+    return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from lowtide.source.examples.turns import Turn
 from lowtide.units import KIB, format_bytes
 
 _TEMPLATE_LIMIT_BYTES = 64 * KIB
-_TEMPLATE_FILE = "chat_template.jinja"
+TEMPLATE_FILE = "chat_template.jinja"
 _REMEDY = "pass `--template chatml`, `--template plain`, or the path of a Jinja file"
 
 
@@ -51,6 +51,9 @@ class Template(Protocol):
 
         `BadExampleError` if the row is at fault, `SharedFaultError` if the template is."""
 
+    def close(self) -> None:
+        """End the process that renders, if there is one."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Found:
@@ -69,11 +72,12 @@ def load_template(
     names: TokenNames = NOTHING_KNOWN,
     special_in_text: SpecialInText = "text",
     limits: RenderLimits | None = None,
+    add_generation_prompt: bool = False,
 ) -> Template:
     """The built-in template of that name, the one in a file or folder, or the kind's default (None).
 
     What cannot be loaded is a `UsageError`. `names` are the tokens that a Jinja template knows by name, unless
-    a `tokenizer_config.json` comes with the template itself.
+    a `tokenizer_config.json` comes with the template itself. `add_generation_prompt` is for a Jinja template.
     """
     if name is None:
         name = "plain" if kind == "completion" else "chatml"
@@ -93,6 +97,7 @@ def load_template(
         special_in_text=special_in_text,
         names=found.names or names,
         limits=limits or RenderLimits(),
+        add_generation_prompt=add_generation_prompt,
     )
 
 
@@ -137,13 +142,13 @@ def _find(name: str) -> _Found:
     """The template in a file: Jinja text, a tokenizer's settings, or a folder with one of them."""
     path = Path(name)
     if path.is_dir():
-        template, config = path / _TEMPLATE_FILE, path / CONFIG_FILE
+        template, config = path / TEMPLATE_FILE, path / CONFIG_FILE
         if template.is_file():
             return _Found(source=_from_file(template), names=read_token_names(path))
         if config.is_file():
             return _from_config(config)
         raise UsageError(
-            f"template {name} is a folder without {_TEMPLATE_FILE} or {CONFIG_FILE}",
+            f"template {name} is a folder without {TEMPLATE_FILE} or {CONFIG_FILE}",
             remedy=_REMEDY,
         )
     if not path.is_file():

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from lowtide.errors import UsageError
+from lowtide.storage.decode_json import decode_json
 from lowtide.units import MIB, format_bytes, printable
 
 CONFIG_FILE = "tokenizer_config.json"
@@ -65,13 +66,13 @@ def read_json(path: Path) -> dict[str, object]:
             data = file.read(_LIMIT_BYTES + 1)
         if len(data) > _LIMIT_BYTES:
             raise UsageError(f"{path} is larger than {format_bytes(_LIMIT_BYTES)}", remedy=_REMEDY)
-        return msgspec.json.decode(data, type=dict[str, object])
+        return decode_json(data, dict[str, object])
     except OSError as error:
         raise UsageError(
             f"{path} cannot be read: {error.strerror or error}",
             remedy="make it readable for this user",
         ) from error
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+    except msgspec.DecodeError as error:
         raise UsageError(
             f"{path} does not hold a tokenizer's settings: {printable(str(error))}", remedy=_REMEDY
         ) from error

@@ -1,0 +1,160 @@
+"""Stop commands at random moments, by SIGTERM and by Ctrl-C, and look at what is left.
+
+    python bench/stops.py --seed 1 --moments 20
+
+Each command is started in a session of its own and stopped after a random share of the time that it takes.
+Prints a line for each: seconds from the signal to the end, exit code, what is left. Exits 1 where one took more
+than two seconds, left a process or a traceback, or ended with another code than 75 or 130 (or 0, where it was
+faster than the signal; or the signal itself, before Python had begun).
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+sys.path[:1] = [str(Path(__file__).parent.parent)]  # tokenize.py here would hide a standard module
+
+import argparse
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+import uuid
+from dataclasses import dataclass
+
+from lowtide.child import python_command
+from tests.training.small_runs import make_settings, make_tokens, write_plan
+
+LOWTIDE = python_command("-m", "lowtide")
+MARK = "LOWTIDE_STOPPED_BY"
+MOST_SECONDS = 2.0
+START_SECONDS = 0.15
+"""Before that, Python itself is being loaded, and a signal is the system's own."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command:
+    """What is stopped, and how long it lasts about."""
+
+    name: str
+    arguments: list[str]
+    seconds: float
+
+
+def make_commands(place: Path) -> list[Command]:
+    """With data and plans of their own, each long enough to be stopped anywhere."""
+    tokens = make_tokens(place / "tokens")
+    text = place / "text"
+    text.mkdir()
+    for number in range(4):
+        (text / f"{number}.txt").write_text(f"some words, number {number}\n" * 20_000)
+    inbox = place / "inbox"
+    inbox.mkdir()
+    (inbox / "lowtide.toml").write_text('examples = "none"\n')
+    for number in range(3):
+        rows = (json.dumps({"text": f"row {row} of file {number}"}) for row in range(2000))
+        (inbox / f"{number}.jsonl").write_text("\n".join(rows) + "\n")
+    often = {"evaluate_every": 3, "checkpoint_every": 5, "sample_every": 7}
+    long = write_plan(place / "long.toml", make_settings(tokens, steps=100_000, **often))
+    run = ["train", str(tokens), "--plan", str(long)]
+    small = ["--model", "gpt2-pico", "--context", "64", "--device", "cpu"]
+    return [
+        Command(
+            name="train", arguments=[*run, "--out", str(place / "run"), "--no-smoke"], seconds=8
+        ),
+        Command(name="smoke", arguments=[*run, "--out", str(place / "try"), "--smoke"], seconds=6),
+        Command(
+            name="inbox",
+            arguments=["train", "--inbox", str(inbox), "--out", str(place / "weeks"), *small],
+            seconds=12,
+        ),
+        Command(name="doctor", arguments=["doctor", "--json"], seconds=12),
+        Command(name="compare", arguments=["compare", str(text), "--work", str(place)], seconds=20),
+        Command(name="demo", arguments=["demo", "--out", str(place / "demo")], seconds=40),
+    ]
+
+
+def stop_once(command: Command, number: signal.Signals, wait_seconds: float) -> tuple[bool, str]:
+    """Whether all was well, and what happened in words."""
+    mark = uuid.uuid4().hex
+    with tempfile.TemporaryFile("w+") as said:
+        process = subprocess.Popen(
+            [*LOWTIDE, *command.arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            start_new_session=True,
+            env={**os.environ, MARK: mark},
+        )
+        time.sleep(wait_seconds)
+        asked = time.monotonic()
+        process.send_signal(number)
+        try:
+            code = process.wait(120)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            code = process.wait()
+        took = time.monotonic() - asked
+        said.seek(0)
+        words = said.read()
+    time.sleep(0.2)
+    left = processes_with(mark)
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    problems = []
+    if took > MOST_SECONDS:
+        problems.append("slow")
+    if left:
+        problems.append(f"{len(left)} processes are left")
+    if "Traceback" in words or "fault of lowtide" in words:
+        problems.append("traceback: " + words[-300:].replace("\n", " | "))
+    early = wait_seconds < START_SECONDS and code == -number
+    if code not in (0, 75, 130) and not early:
+        problems.append(f"exit code {code}: {words[-300:]!r}")
+    line = f"{command.name:8} {number.name:7} after {wait_seconds:5.2f}s: gone in {took:4.2f}s, exit {code}"
+    return not problems, line + (f"  PROBLEM {'; '.join(problems)}" if problems else "")
+
+
+def processes_with(mark: str) -> list[int]:
+    """Everybody who inherited the mark and is still there."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                if mark.encode() in (entry / "environ").read_bytes():
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--moments", type=int, default=20, help="of each command")
+    parser.add_argument("--only", help="one of the commands")
+    asked = parser.parse_args()
+    source, bad, total = random.Random(asked.seed), 0, 0
+    place = Path(tempfile.mkdtemp(prefix="lowtide-stops-"))
+    try:
+        for command in make_commands(place):
+            if asked.only not in (None, command.name):
+                continue
+            for moment in range(asked.moments):
+                number = (signal.SIGTERM, signal.SIGINT)[moment % 2]
+                fine, line = stop_once(command, number, source.uniform(0.0, command.seconds))
+                print(line, flush=True)
+                bad, total = bad + (not fine), total + 1
+    finally:
+        shutil.rmtree(place, ignore_errors=True)
+    print(f"{total} stops, {bad} with a problem")
+    sys.exit(1 if bad else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,260 @@
+"""Processes of templates and of the reference end with the call that started them, whatever its outcome."""
+
+from __future__ import annotations
+
+import random
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+from typing import TypeVar
+
+import psutil
+import pytest
+
+import lowtide
+from bench.tokenizer_variants import Variant, make_text
+from lowtide.errors import DataError, LowtideError, SharedFaultError, UsageError
+from lowtide.events import Event
+from lowtide.pipeline.encode_blocks import BlockEncoder
+from lowtide.pipeline.estimate import estimate
+from lowtide.pipeline.examine import verify
+from lowtide.pipeline.prepare import prepare
+from lowtide.pipeline.settings import TokenizeSettings
+from lowtide.source.blocks import Block
+from lowtide.source.stream import Cursor, read_blocks
+from lowtide.tokenizer.encode import Encoder
+from tests.commands import LOWTIDE
+from tests.source.examples.rows import write_chats
+
+RENDERS = "{% for m in messages %}{{ m.role ~ m.content }}{% endfor %}"
+GOOD = [{"role": "user", "content": "hi"}, {"role": "assistant", "content": "ho"}]
+UNLEARNT = [{"role": "user", "content": "hi"}]
+EARLIER: set[psutil.Process] = set()
+Found = TypeVar("Found")
+MODULES = {"lowtide.source.examples.render_child", "lowtide.tokenizer.reference_apart"}
+
+
+def children(process: psutil.Process | None = None) -> list[psutil.Process]:
+    """The processes of templates and of references below this one, or below another."""
+    found = []
+    for child in (process or psutil.Process()).children(recursive=True):
+        try:
+            if child not in EARLIER and MODULES & {*child.cmdline()}:
+                found.append(child)
+        except psutil.Error:  # it has just ended
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _none_of_other_tests() -> None:
+    EARLIER.clear()
+    EARLIER.update(children())
+
+
+class Seen:
+    """Listens to a run and counts its children; interrupts it when there is one, if that is asked for."""
+
+    def __init__(self, *, interrupts: bool = False) -> None:
+        self.most = 0
+        self._interrupts = interrupts
+
+    def __call__(self, _event: Event) -> None:
+        self.most = max(self.most, len(children()))
+        if self.most and self._interrupts:
+            raise KeyboardInterrupt
+
+
+def chat_settings(folder: Path, source: str, **changes: object) -> TokenizeSettings:
+    (folder / "t.jinja").write_text(source)
+    return TokenizeSettings(
+        template=str(folder / "t.jinja"),
+        examples="chat",
+        context=64,
+        val=0.0,
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+def test_a_templates_process_ends_with_its_run(tmp_path: Path) -> None:
+    rows = write_chats(tmp_path / "a.jsonl", [GOOD] * 3)
+    settings = chat_settings(tmp_path, RENDERS)
+    seen = Seen()
+    lowtide.tokenize([rows], tmp_path / "out", settings, listen=seen)
+    assert (seen.most, children()) == (1, [])
+    estimate([str(rows)], tmp_path / "other", settings)
+    assert children() == []
+    assert verify(tmp_path / "out").compared_documents == 3
+    assert children() == []
+
+
+@pytest.mark.parametrize(
+    ("source", "changes", "error"),
+    [
+        (RENDERS, {}, DataError),
+        (RENDERS + "{{ 'x' * 10**12 }}", {}, SharedFaultError),
+        (RENDERS + "{% for %}", {}, UsageError),
+        (RENDERS + "{{ pad_token }}", {}, UsageError),
+        (RENDERS, {"column": "nonsense=x"}, UsageError),
+        (RENDERS, {"column": "conversations"}, UsageError),
+    ],
+    ids=["a row", "the template", "its grammar", "its names", "the settings", "the columns"],
+)
+@pytest.mark.parametrize("run", ["tokenize", "dry-run"])
+def test_a_templates_process_ends_with_a_refusal(
+    tmp_path: Path, source: str, changes: dict[str, object], error: type[LowtideError], run: str
+) -> None:
+    """The error is kept, and what it refers to; the process is not."""
+    rows = write_chats(tmp_path / "a.jsonl", [GOOD, UNLEARNT])
+    settings = chat_settings(tmp_path, source, **changes)
+    call: Callable[..., object] = lowtide.tokenize if run == "tokenize" else estimate
+    with pytest.raises(error) as caught:
+        call([str(rows)], tmp_path / "out", settings)
+    assert children() == []
+    del caught
+
+
+def test_a_templates_process_ends_with_an_interrupt(tmp_path: Path) -> None:
+    rows = write_chats(tmp_path / "a.jsonl", [GOOD])
+    with pytest.raises(KeyboardInterrupt) as caught:
+        lowtide.tokenize(
+            [rows],
+            tmp_path / "out",
+            chat_settings(tmp_path, RENDERS),
+            listen=Seen(interrupts=True),
+        )
+    assert children() == []
+    del caught
+
+
+@pytest.mark.slow  # starts the command
+@pytest.mark.parametrize("flags", [[], ["--dry-run"]], ids=["tokenize", "dry-run"])
+def test_ctrl_c_while_a_template_is_compiled_leaves_no_process(
+    tmp_path: Path, flags: list[str]
+) -> None:
+    """A run takes the first as a wish to stop after a block, and ends at once with the second."""
+    rows = write_chats(tmp_path / "a.jsonl", [GOOD])
+    (tmp_path / "t.jinja").write_text("{{ 7 ** (7 ** 9) }}")  # seconds, to fold the constant
+    command = [*LOWTIDE, "tokenize", rows, "--examples", "chat", *flags]
+    command += ["--template", tmp_path / "t.jinja", "--out", tmp_path / "out"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        (child,) = until(lambda: children(psutil.Process(process.pid)))
+        until(lambda: child.cpu_times().user > 0.5)  # it has started, and works
+        process.send_signal(signal.SIGINT)
+        if not flags:
+            time.sleep(0.3)  # two that come at once are one
+            process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 130, said
+    assert "Traceback" not in said
+    assert not child.is_running()
+    assert not (tmp_path / "out").exists()
+
+
+def until(find: Callable[[], Found]) -> Found:
+    """What is found at last."""
+    end = time.monotonic() + 60
+    while not (found := find()):
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    return found
+
+
+# The reference
+
+
+def reference_settings(folder: Path, **changes: object) -> TokenizeSettings:
+    """With a tokenizer that only tokenizers reads right."""
+    path = folder / "tokenizer.json"
+    path.write_bytes(Variant(normalizer="NFKD").content())
+    return TokenizeSettings(tokenizer=str(path), eot="none", val=0.0, **changes)  # type: ignore[arg-type]
+
+
+def write_text(folder: Path, size: int, name: str = "a.txt") -> Path:
+    path = folder / name
+    path.write_text(make_text(random.Random(1), "prose", size))
+    return path
+
+
+def test_the_references_process_ends_with_its_run(tmp_path: Path) -> None:
+    settings = reference_settings(tmp_path)
+    path = write_text(tmp_path, 2000)
+    seen = Seen()
+    lowtide.tokenize([path], tmp_path / "out", settings, listen=seen)
+    assert (seen.most, children()) == (1, [])
+    estimate([str(path)], tmp_path / "other", settings)
+    assert children() == []
+
+
+@pytest.mark.parametrize("run", ["tokenize", "dry-run"])
+def test_the_references_process_ends_with_a_refusal(tmp_path: Path, run: str) -> None:
+    """What cannot be encoded follows on what was: the process is there when it comes."""
+    path = write_text(tmp_path, 2000)
+    (tmp_path / "b.txt").write_bytes(b"not UTF-8: \xff" * 30_000)
+    call: Callable[..., object] = lowtide.tokenize if run == "tokenize" else estimate
+    with pytest.raises(DataError) as caught:
+        call([str(path), str(tmp_path / "b.txt")], tmp_path / "out", reference_settings(tmp_path))
+    assert children() == []
+    del caught
+
+
+def test_the_references_process_ends_with_an_interrupt(tmp_path: Path) -> None:
+    path = write_text(tmp_path, 2000)
+    with pytest.raises(KeyboardInterrupt) as caught:
+        lowtide.tokenize(
+            [path], tmp_path / "out", reference_settings(tmp_path), listen=Seen(interrupts=True)
+        )
+    assert children() == []
+    del caught
+
+
+@pytest.mark.slow  # several processes
+@pytest.mark.parametrize("limit_bytes", [100_000, 10_000], ids=["encoded", "refused"])
+def test_the_process_that_has_all_the_memory_is_alone(tmp_path: Path, limit_bytes: int) -> None:
+    """Two workers have a process each. A large document, or the measuring of one that is refused, has the
+    memory of both: it begins when they are gone.
+    """
+    files = [write_text(tmp_path, 2000, f"{number}.txt") for number in range(6)]
+    files.append(write_text(tmp_path, 20_000, "large.txt"))
+    prepared = prepare([*map(str, files)], reference_settings(tmp_path), memory="1GiB", workers=2)
+    allowances = replace(prepared.allowances, block_bytes=2000, word_limit_bytes=limit_bytes)
+    read = replace(prepared.read, block_bytes=2000)
+    blocks = list(read_blocks(prepared.inputs, read, start=Cursor(file=0, position=0)))
+    encoder = BlockEncoder(prepared.recipe, allowances, Encoder(prepared.recipe.encode))
+    small: set[psutil.Process] = set()
+    pairs: list[bool] = []
+    """For each look at the later process: whether one of the earlier ones was there too."""
+    is_over = threading.Event()
+
+    def ordered() -> Iterator[Block]:
+        yield from blocks[:-1]
+        small.update(children())
+        looker.start()
+        yield blocks[-1]
+
+    def look() -> None:
+        while not is_over.is_set():
+            found = {*children()}
+            if found - small:
+                pairs.append(len(found) > 1)
+
+    looker = threading.Thread(target=look)
+    with closing(encoder), closing(encoder.encode_in_order(ordered(), continues=False)) as runs:
+        refused = None
+        try:
+            for _ in runs:
+                pass
+        except DataError as error:
+            refused = error
+        is_over.set()
+        looker.join()
+    assert (refused is None) == (limit_bytes > 20_000)
+    assert len(small) == 2
+    assert pairs
+    assert not any(pairs)
+    assert children() == []
