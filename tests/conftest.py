@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import json
+import math
 import os
 import shutil
 import signal
@@ -14,6 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
+from lowtide.pipeline import watch_run
 from lowtide.tokenizer.patterns import PATTERNS
 from lowtide.tokenizer.reference import ReferenceEncoder, make_reference
 from lowtide.tokenizer.vocabulary import Vocabulary, from_json, load_vocabulary
@@ -32,6 +34,12 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
+
+@pytest.fixture(autouse=True)
+def _stops_wait_for_a_block(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run that is asked to stop at once gets as far on a slow machine as on a fast one."""
+    monkeypatch.setattr(watch_run, "_DEAF_SECONDS", math.inf)
 
 
 def is_slow_tier(config: pytest.Config) -> bool:

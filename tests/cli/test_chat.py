@@ -80,6 +80,7 @@ def tune(folder: Path, special_tokens: tuple[str, ...], template: str) -> Path:
     run = folder / "run"
     done = lowtide("train", folder / "tokens", "--plan", plan, "--out", run, "--quiet")
     assert done.code == 0, done.err
+    assert f"lowtide sample {run} --chat" in done.out
     return run
 
 

@@ -183,3 +183,14 @@ def test_a_disk_that_is_large_enough_is_accepted(
     (tmp_path / "a.txt").write_text("a few words")
     command = ("tokenize", tmp_path / "a.txt", "--dry-run", "--out", small_disk / "out")
     assert call(capsys, *command).code == 0
+
+
+@pytest.mark.parametrize("command", ["tokenize", "train-tokenizer"])
+def test_a_dry_run_needs_no_folder_and_makes_none(
+    capsys: Capsys, homogeneous: Path, tmp_path: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert call(capsys, command, homogeneous / "a.txt", "--dry-run").code == 0
+    assert call(capsys, command, "--dry-run", homogeneous / "a.txt").code == 0
+    refused = call(capsys, command, homogeneous / "a.txt")
+    assert (refused.code, list(tmp_path.iterdir())) == (2, [])

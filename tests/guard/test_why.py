@@ -126,8 +126,13 @@ STAGED: dict[str, tuple[Stage, str, str]] = {
     ),
     "SIGKILL inside a shell": (killed_inside_a_shell, "killed from outside", "possible"),
     "137 alone": (partial(question, exit_code=137), "unknown", "unknown"),
-    "137 and a log that says nothing": (
+    "137 and a log that says nothing, the kernel's log is silent": (
         log_of("step 1", "step 2", exit_code=137),
+        "killed from outside",
+        "possible",
+    ),
+    "137 and a log that says nothing, no kernel's log": (
+        log_of("step 1", "step 2", exit_code=137, kernel_log=Path("/dev/null")),
         "out of memory: the machine",
         "possible",
     ),

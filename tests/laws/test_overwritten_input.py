@@ -138,10 +138,12 @@ def test_a_file_overwritten_before_its_turn_is_refused_at_the_end(tmp_path: Path
 
 
 def stop_after(do: Callable[[], object]) -> Callable[[], StopReason | None]:
-    """Ask a run to end when it first tells of itself, after doing something."""
+    """Ask a run to end when it first tells of itself, after doing something once."""
+    done: list[object] = []
 
     def should_stop() -> StopReason | None:
-        do()
+        if not done:
+            done.append(do())
         return "terminated"
 
     return should_stop

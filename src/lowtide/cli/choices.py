@@ -164,6 +164,14 @@ class TokenizerType(_TextType):
         return FILE.shell_complete(ctx, param, incomplete)
 
 
+class OutOption(click.Option):
+    """A folder to write to, which a dry run does without."""
+
+    def value_is_missing(self, value: object) -> bool:
+        is_dry = bool(click.get_current_context().params.get("dry_run"))
+        return not is_dry and super().value_is_missing(value)
+
+
 TOKENIZERS = ("gpt2", "cl100k_base", "o200k_base")
 COUNT = CountType()
 SIZE = SizeType(share=False)
@@ -213,6 +221,12 @@ workers_option = click.option(
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
 quiet_option = click.option("--quiet", is_flag=True, help="No progress and no notes.")
+dry_run_option = click.option(
+    "--dry-run",
+    is_flag=True,
+    is_eager=True,  # it decides whether `--out` may be missing
+    help="Estimate size, time, disk and memory; write nothing. Needs no --out.",
+)
 separator_option = click.option(
     "--separator",
     metavar="TEXT",

@@ -13,7 +13,9 @@ from lowtide.cli.choices import (
     FOLDER,
     FORMAT,
     SHARE,
+    OutOption,
     debug_option,
+    dry_run_option,
     input_format_option,
     json_option,
     memory_option,
@@ -42,6 +44,7 @@ from lowtide.pipeline.stop_signals import listen_for_stops
 @click.argument("inputs", nargs=-1, required=True, type=FILE, metavar="INPUT...")
 @click.option(
     "--out",
+    cls=OutOption,
     required=True,
     type=FOLDER,
     metavar="DIR",
@@ -121,15 +124,13 @@ from lowtide.pipeline.stop_signals import listen_for_stops
     help="What to do with a longer example.  [default: split]",
 )
 @click.option("--restart", is_flag=True, help="Begin again, removing what lowtide made in DIR.")
-@click.option(
-    "--dry-run", is_flag=True, help="Estimate size, time, disk and memory; write nothing."
-)
+@dry_run_option
 @json_option
 @quiet_option
 @debug_option
 def tokenize_command(
     inputs: tuple[str, ...],
-    out: str,
+    out: str | None,
     memory: str | None,
     workers: int | None,
     restart: bool,
@@ -160,6 +161,7 @@ def tokenize_command(
         found = estimate(inputs, out, settings, memory=budget, workers=workers)
         show_estimate(found.rows(), found.as_record(), as_json=as_json)
         return
+    assert out is not None, "only a dry run does without it"
     with show_progress(quiet=quiet) as listen, listen_for_stops() as should_stop:
         # Loaded in here: a stop that comes meanwhile is obeyed, after the first block.
         from lowtide.pipeline.tokenize import tokenize

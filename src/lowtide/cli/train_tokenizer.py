@@ -12,8 +12,10 @@ from lowtide.cli.choices import (
     FOLDER,
     SHARE,
     SIZES,
+    OutOption,
     column_option,
     debug_option,
+    dry_run_option,
     input_format_option,
     json_option,
     memory_option,
@@ -41,6 +43,7 @@ from lowtide.pipeline.stop_signals import listen_for_stops
 @click.argument("inputs", nargs=-1, required=True, type=FILE, metavar="INPUT...")
 @click.option(
     "--out",
+    cls=OutOption,
     required=True,
     type=FOLDER,
     metavar="DIR",
@@ -104,13 +107,13 @@ from lowtide.pipeline.stop_signals import listen_for_stops
     help="Share of documents not to learn from, by the same hash as tokenize.",
 )
 @click.option("--restart", is_flag=True, help="Begin again, removing what lowtide made in DIR.")
-@click.option("--dry-run", is_flag=True, help="Say what would be used and taken; write nothing.")
+@dry_run_option
 @json_option
 @quiet_option
 @debug_option
 def train_tokenizer_command(
     inputs: tuple[str, ...],
-    out: str,
+    out: str | None,
     special_token: tuple[str, ...],
     no_special_token: bool,
     memory: str | None,
@@ -144,6 +147,7 @@ def train_tokenizer_command(
         found = estimate_training(inputs, out, settings, memory=budget, workers=workers)
         show_estimate(found.rows(), found.as_record(), as_json=as_json)
         return
+    assert out is not None, "only a dry run does without it"
     with show_progress(quiet=quiet) as listen, listen_for_stops() as should_stop:
         # Loaded in here: a stop that comes meanwhile is obeyed, after the first block.
         from lowtide.pipeline.describe_training import training_record, training_rows

@@ -16,7 +16,7 @@ from lowtide.errors import DoesNotFitError, UsageError
 from lowtide.memory.allocator import return_large_pieces
 from lowtide.memory.budget import Budget
 from lowtide.pipeline.encode_blocks import make_run
-from lowtide.pipeline.folder import check_folder
+from lowtide.pipeline.folder import check_folder, nearest_folder
 from lowtide.pipeline.job import ExampleCounts
 from lowtide.pipeline.prepare import Prepared, describe_held_out, prepare
 from lowtide.pipeline.settings import TokenizeSettings
@@ -114,7 +114,7 @@ class Estimate:
 
 def estimate(
     inputs: Sequence[str],
-    out: str | Path,
+    out: str | Path | None,
     settings: TokenizeSettings,
     *,
     memory: Budget | str | None = None,
@@ -123,12 +123,14 @@ def estimate(
 ) -> Estimate:
     """Predict a run from a few MiB; refuse (exit 3) what cannot fit on the disk.
 
-    `seed` draws the places that are read.
+    Without `out` the disk is the current folder's. `seed` draws the places that are read.
     """
     started = time.perf_counter()
     refuse_stdin(inputs)
-    check_folder(as_path(out))
-    prepared = prepare(inputs, settings, out=Path(out), memory=memory, workers=workers)
+    folder = None if out is None else as_path(out)
+    if folder is not None:
+        check_folder(folder)
+    prepared = prepare(inputs, settings, out=folder, memory=memory, workers=workers)
     return_large_pieces()
     with closing(prepared), plain_allocation():
         encoder = Encoder(
@@ -140,13 +142,8 @@ def estimate(
         documents = _predict_documents(prepared, read, samples, seed)
         with closing(encoder):
             probe = _probe(samples, encoder, prepared)
-    found = _predict(prepared, samples, probe, documents, start_seconds, free_bytes(Path(out)))
-    if found.disk_needed_bytes > found.disk_free_bytes:
-        raise DoesNotFitError(
-            f"about {format_bytes(found.disk_needed_bytes)} will be written and "
-            f"{format_bytes(found.disk_free_bytes)} are free where {out} lies",
-            remedy="free space or pass an `--out` on a larger disk",
-        )
+    found = _predict(prepared, samples, probe, documents, start_seconds, free_bytes(folder))
+    refuse_full_disk(found.disk_needed_bytes, found.disk_free_bytes, folder)
     return found
 
 
@@ -281,8 +278,16 @@ def _spread(parts: list[float]) -> float:
     return max(_LEAST_SPREAD, _STANDARD_ERRORS * math.sqrt(variance) / total)
 
 
-def free_bytes(out: Path) -> int:
-    """Free space where the folder is, or will be."""
-    while not out.exists() and out != out.parent:
-        out = out.parent
-    return shutil.disk_usage(out).free
+def free_bytes(out: Path | None) -> int:
+    """Free space where the folder is or will be; without one, in the current folder."""
+    return shutil.disk_usage(nearest_folder(out or Path())).free
+
+
+def refuse_full_disk(needed_bytes: int, free_bytes: int, out: Path | None) -> None:
+    """DoesNotFitError where more will be written than there is space for."""
+    if needed_bytes > free_bytes:
+        raise DoesNotFitError(
+            f"about {format_bytes(needed_bytes)} will be written and {format_bytes(free_bytes)} are free in "
+            f"{nearest_folder(out or Path())}",
+            remedy="free space or pass an `--out` on a larger disk",
+        )

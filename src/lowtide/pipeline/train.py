@@ -125,6 +125,11 @@ def _open_data(settings: RunSettings, listen: Listener) -> tuple[TokenDataset, T
     except UsageError as reason:  # no such split, or it is shorter than a window
         listen(Note(text=f"nothing is evaluated: {reason.problem}", level="warning"))
         return train_set, None
+    if settings.val_fraction:
+        share = f"{settings.val_fraction:.1%} of {settings.split}"
+        listen(
+            Note(text=f"the data has no {settings.val_split}: {share} is held out for validation")
+        )
     if val_set.window_count < FEWEST_WINDOWS:
         few = "1 window is" if val_set.window_count == 1 else f"{val_set.window_count} windows are"
         text = (

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from lowtide.errors import DoesNotFitError
 from lowtide.memory.allocator import return_large_pieces
 from lowtide.memory.budget import Budget
-from lowtide.pipeline.estimate import free_bytes, refuse_stdin
+from lowtide.pipeline.estimate import free_bytes, refuse_full_disk, refuse_stdin
 from lowtide.pipeline.folder import TOKENIZER, check_folder
 from lowtide.pipeline.train_prepare import TrainPrepared, prepare_training
 from lowtide.pipeline.train_settings import TrainSettings
@@ -95,7 +94,7 @@ class TrainEstimate:
 
 def estimate_training(
     inputs: Sequence[str],
-    out: str | Path,
+    out: str | Path | None,
     settings: TrainSettings,
     *,
     memory: Budget | str | None = None,
@@ -104,21 +103,18 @@ def estimate_training(
     """Predict a run from a few hundred KiB; refuse (exit 3) what cannot fit on the disk."""
     started = time.perf_counter()
     refuse_stdin(inputs)
-    check_folder(as_path(out), TOKENIZER)
-    prepared = prepare_training(inputs, settings, out=Path(out), memory=memory, workers=workers)
+    folder = None if out is None else as_path(out)
+    if folder is not None:
+        check_folder(folder, TOKENIZER)
+    prepared = prepare_training(inputs, settings, out=folder, memory=memory, workers=workers)
     start_seconds = time.perf_counter() - started
     read = replace(prepared.read, block_bytes=_SAMPLE_BYTES)
     return_large_pieces()
     with plain_allocation():
         samples = sample_inputs(prepared.inputs, read, count=_SAMPLES)
         probe = _probe(samples, prepared)
-    found = _predict(prepared, samples, probe, start_seconds, free_bytes(Path(out)))
-    if found.disk_needed_bytes > found.disk_free_bytes:
-        raise DoesNotFitError(
-            f"about {format_bytes(found.disk_needed_bytes)} will be written and "
-            f"{format_bytes(found.disk_free_bytes)} are free where {out} lies",
-            remedy="free space or pass an `--out` on a larger disk",
-        )
+    found = _predict(prepared, samples, probe, start_seconds, free_bytes(folder))
+    refuse_full_disk(found.disk_needed_bytes, found.disk_free_bytes, folder)
     return found
 
 

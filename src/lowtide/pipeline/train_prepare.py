@@ -54,7 +54,7 @@ def prepare_training(
     inputs: Sequence[str],
     settings: TrainSettings,
     *,
-    out: Path,
+    out: Path | None,
     memory: Budget | str | None = None,
     workers: int | None = None,
 ) -> TrainPrepared:

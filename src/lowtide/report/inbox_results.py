@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Protocol
 
 from lowtide.report.results import Rows, print_json, print_rows
+from lowtide.report.training_results import sample_command
 from lowtide.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ def show_inbox_run(run: InboxRun, settings: RunSettings, *, as_json: bool) -> No
     rows.append(("time", f"{format_seconds(run.seconds)} since this start (measured)"))
     if run.gpu_bytes is not None:
         rows.append(("GPU memory", f"{format_bytes(run.gpu_bytes)} at the peak (measured)"))
-    rows.append(("next", f"lowtide sample {run.folder} --prompt 'Once'"))
+    rows.append(("next", sample_command(run.folder)))
     print_rows(rows)
 
 

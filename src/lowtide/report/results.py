@@ -69,7 +69,8 @@ def show_tokenized(
         and not (val and val.tokens)
     ):
         _note(
-            f"none of {manifest.documents} documents fell to val; a larger `--val` holds some out"
+            f"none of {manifest.documents} documents was assigned to validation; "
+            "`--split tail --val 0.1 --restart` holds out the last tenth of the text"
         )
 
 

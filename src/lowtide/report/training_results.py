@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lowtide.report.results import print_json, print_rows
+from lowtide.source.examples.templates import TEMPLATE_FILE
+from lowtide.training.run_folder import TOKENIZER
 from lowtide.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -49,8 +51,15 @@ def show_trained(run: TrainedRun, settings: RunSettings, *, as_json: bool) -> No
         rows.append(("speed", f"{format_count(round(run.tokens_per_second))} tokens/s (measured)"))
     if run.gpu_bytes is not None:
         rows.append(("GPU memory", f"{format_bytes(run.gpu_bytes)} at the peak (measured)"))
-    rows.append(("next", f"lowtide sample {run.folder} --prompt 'Once'"))
+    rows.append(("next", sample_command(run.folder)))
     print_rows(rows)
+
+
+def sample_command(run: Path) -> str:
+    """How to hear from the model: a run over examples that kept their template is asked through it."""
+    if (run / TOKENIZER / TEMPLATE_FILE).exists():
+        return f"lowtide sample {run} --chat --prompt 'Hello'"
+    return f"lowtide sample {run} --prompt 'Once'"
 
 
 def show_exported_model(folder: Path, *, already_done: bool, as_json: bool) -> None:

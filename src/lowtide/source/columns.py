@@ -38,7 +38,7 @@ def check_column(schema: pa.Schema, column: str, path: str) -> None:
     if column not in kinds:
         there = ", ".join(kinds) or "none"
         if suggested := suggest_examples({field.name: _message_keys(field) for field in schema}):
-            remedy = f"pass `{suggested}` to train on the rows as examples; for text, {remedy}"
+            remedy = f"`lowtide tokenize` reads such rows with `{suggested}`; for text, {remedy}"
         raise UsageError(
             f"{path} has no column {column!r}; its columns are: {there}", remedy=remedy
         )

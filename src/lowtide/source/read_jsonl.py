@@ -183,7 +183,7 @@ def _bad_line(error: BadLineError, position: int, lines: _Lines) -> BadRow:
             "or `--bad-text skip` if only some lines lack it"
         )
         if suggested := suggest_examples(error.keys):
-            remedy = f"pass `{suggested}` to train on the rows as examples; for text, {remedy}"
+            remedy = f"`lowtide tokenize` reads such rows with `{suggested}`; for text, {remedy}"
         raise UsageError(
             f"{path}, line {number}: no key {settings.column!r}; its keys are: {keys}",
             remedy=remedy,

@@ -204,7 +204,9 @@ def _killed(evidence: Evidence, by: Exit) -> Finding | None:
     """SIGKILL without a record of the kernel's."""
     reading, short = evidence.reading, tight(evidence)
     told = "it ended by SIGKILL" if by.seen else f"exit code {by.code} means SIGKILL in a shell"
-    if kernel_is_silent(evidence) and (reading is not None or evidence.pids):
+    logs = [log for log in evidence.logs if not log.problem]
+    breaks_off = bool(logs) and not any(log.texts for log in logs)
+    if kernel_is_silent(evidence) and (reading is not None or evidence.pids or breaks_off):
         why = f"{told}, and the kernel's log tells of no kill for memory at that time"
         if short:
             why += "; memory was nearly gone, so a daemon that watches over it may have done it"
@@ -216,11 +218,10 @@ def _killed(evidence: Evidence, by: Exit) -> Finding | None:
         free = format_bytes(reading.available_bytes)
         why = f"{told} while {free} of the machine's memory were available; the kernel's log cannot be asked"
         return Finding(cause="killed from outside", sureness="possible", why=why)
-    read = [log for log in evidence.logs if not log.problem]
-    if read and not any(log.texts for log in read):
+    if breaks_off:
         why = (
-            f"{told}, and its log breaks off without an error: so it looks when the kernel ends a job for "
-            "want of memory; a person, a scheduler or a container's end may have sent it as well"
+            f"{told}, and its log breaks off without an error, as it does when the kernel kills a job to free "
+            "memory; a person, a scheduler or a stopped container may have sent it as well"
         )
         return Finding(cause="out of memory: the machine", sureness="possible", why=why)
     return Finding(
