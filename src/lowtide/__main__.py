@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from types import FrameType
@@ -16,6 +17,7 @@ def main() -> None:
     leaves = handler is signal.default_int_handler  # a shell in the background has it ignored
     if leaves:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    signal.signal(signal.SIGTERM, _leave)
     from lowtide.cli.main import main as run
 
     signal.signal(signal.SIGINT, handler)
@@ -28,6 +30,12 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if leaves:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    os._exit(
+        75
+    )  # nothing has begun; an exception would leave a traceback of whatever is being imported
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:

@@ -163,7 +163,9 @@ INTERRUPTED = """
 import atexit, os, signal, sys
 
 def interrupt(*_):
-    os.kill(os.getpid(), signal.SIGINT)
+    os.kill(os.getpid(), number)
+
+number = int(sys.argv.pop(1))
 
 class AtImport:
     def find_spec(self, name, path, target=None):
@@ -179,15 +181,23 @@ main()
 """
 
 
-@pytest.mark.parametrize("moment", ["import", "exit"])
-def test_130_without_a_traceback_for_ctrl_c_at_the_very_start_and_end(moment: str) -> None:
+@pytest.mark.parametrize(
+    ("number", "moment", "code"),
+    [
+        (signal.SIGINT, "import", -signal.SIGINT),  # which shells show as 130
+        (signal.SIGINT, "exit", -signal.SIGINT),
+        (signal.SIGTERM, "import", 75),
+    ],
+)
+def test_a_signal_at_the_very_start_or_end_leaves_no_traceback(
+    number: int, moment: str, code: int
+) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, moment, "--version"],
+        [sys.executable, "-c", INTERRUPTED, str(int(number)), moment, "--version"],
         capture_output=True,
         check=False,
     )
-    assert done.returncode == -signal.SIGINT  # which shells show as 130
-    assert done.stderr == b""
+    assert (done.returncode, done.stderr) == (code, b"")
 
 
 def test_1_for_a_file_system_without_locks(
