@@ -138,7 +138,7 @@ def commands() -> dict[str, list[str]]:
     calls["model"] = ["export", "run", "--to", "huggingface"]
     calls["sample"] = ["sample", "run", "--prompt", "the tide", "--tokens", "20", "--seed", "1"]
     calls["inspect"] = ["inspect", "tokens-npy"]
-    calls["verify"] = ["verify", "tokens-npy", "--input", "in/blank.txt"]
+    calls["verify"] = ["verify", "tokens-npy"]
     calls["report"] = ["report", "run"]
     calls["why"] = ["why", "run"]
     return calls

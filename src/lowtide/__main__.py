@@ -19,6 +19,7 @@ def main() -> None:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal.signal(signal.SIGTERM, _leave)
     from lowtide.cli.main import main as run
+    from lowtide.errors import Terminated
 
     signal.signal(signal.SIGINT, handler)
     signal.signal(signal.SIGTERM, _stop)
@@ -26,6 +27,8 @@ def main() -> None:
         run()
     except KeyboardInterrupt:
         sys.exit(130)
+    except Terminated:  # while the end of the command was being printed
+        sys.exit(75)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         if leaves:
@@ -39,9 +42,9 @@ def _leave(_number: int, _frame: FrameType | None) -> None:
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:
-    from lowtide.errors import StoppedError
+    from lowtide.errors import Terminated
 
-    raise StoppedError("asked to end", remedy="run the same command again")
+    raise Terminated
 
 
 if __name__ == "__main__":

@@ -79,6 +79,10 @@ class StoppedError(LowtideError):
     exit_code = 75
 
 
+class Terminated(BaseException):
+    """SIGTERM for a command that does not ask for stops. Like KeyboardInterrupt, not an Exception."""
+
+
 class InterruptedRun(StoppedError):  # noqa: N818 - named for what happened, not for a fault
     """Ctrl-C: sealed like any other stop."""
 

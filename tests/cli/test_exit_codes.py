@@ -200,6 +200,38 @@ def test_a_signal_at_the_very_start_or_end_leaves_no_traceback(
     assert (done.returncode, done.stderr) == (code, b"")
 
 
+TERMINATED = """
+import os, signal, sys
+import lowtide.pipeline.examine as examine
+import click
+where = sys.argv.pop(1)
+
+def terminate(*_, **__):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+if where == "work":
+    examine.fingerprint_file = terminate
+else:
+    click.echo = terminate
+from lowtide.__main__ import main
+main()
+"""
+
+
+@pytest.mark.parametrize("where", ["work", "end"])
+def test_75_for_a_sigterm_that_nobody_asks_for(where: str, dataset: Path) -> None:
+    """`verify` handles errors of its inputs, and must not take a stop for one."""
+    done = subprocess.run(
+        [sys.executable, "-c", TERMINATED, where, "verify", dataset if where == "work" else "gone"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 75, done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
 def test_1_for_a_file_system_without_locks(
     capsys: pytest.CaptureFixture[str],
     corpus: Path,

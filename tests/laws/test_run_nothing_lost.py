@@ -20,9 +20,10 @@ import torch
 from lowtide.errors import StoppedError
 from lowtide.events import Event, Stepped
 from lowtide.pipeline.train import train
+from lowtide.storage.sealed_json import read_sealed
 from lowtide.training import checkpoint as checkpoints
 from lowtide.training import loop as loops
-from lowtide.training.checkpoint import find_checkpoints
+from lowtide.training.checkpoint import checkpoint_of, find_checkpoints
 from lowtide.training.run_folder import RUN_NAME
 from lowtide.training.sample_text import Sampler
 from tests.training.small_runs import (
@@ -144,6 +145,29 @@ def test_a_stop_during_an_evaluation_drops_it_and_it_is_made_up_for(
         assert find_checkpoints(run)[-1].name == f"step-{step:08}"
     assert evaluations.dropped == 3
     scene.finish(run)
+
+
+def test_an_evaluation_that_is_made_up_for_leaves_the_checkpoint_in_place(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be the only one: a kill must not find it moved away."""
+    run = tmp_path / "run"
+    evaluations = Evaluations([20, 30], monkeypatch)
+    found = []
+    for _ in range(2):
+        with pytest.raises(StoppedError):
+            train(
+                run,
+                scene.settings,
+                listen=evaluations.listen,
+                should_stop=evaluations.should_stop,
+            )
+        checkpoint = checkpoint_of(run, 20)
+        found.append((checkpoint.stat().st_ino, read_sealed(checkpoint / "state.json")))
+    (before, owing), (after, made_up) = found
+    assert before == after
+    assert (owing["best_step"], owing["owes_evaluation"]) != (20, False)
+    assert (made_up["best_step"], made_up["owes_evaluation"]) == (20, False)
 
 
 def test_a_stop_during_a_sample_drops_it(

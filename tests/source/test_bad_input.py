@@ -420,3 +420,16 @@ def test_an_arrow_file_cut_while_it_is_read_is_an_error_and_never_a_signal(
     done = cut_while_reading("arrow", tmp_path, left_bytes)
     assert len(done) == 6
     assert set(done.values()) == {"DataError"}
+
+
+@pytest.mark.parametrize("suffix", [".parquet", ".arrow"])
+def test_a_column_that_is_there_twice_is_refused_by_name(tmp_path: Path, suffix: str) -> None:
+    path = tmp_path / f"a{suffix}"
+    table = pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], names=["text", "text"])
+    if suffix == ".parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+    with pytest.raises(UsageError, match="several columns called 'text'"):
+        list(read_blocks(find_inputs([str(path)]), reading(), start=Cursor(file=0, position=0)))

@@ -39,11 +39,12 @@ from lowtide.shards.read import open_dataset
 from lowtide.source.stream import Cursor, read_blocks
 from lowtide.tokenizer.agreement import SAMPLE_BYTES, find_disagreement, sample_pieces
 from lowtide.tokenizer.encode import Encoder, EncodeSettings
+from lowtide.tokenizer.patterns import _SPELLINGS, CL100K
 from lowtide.tokenizer.reference import make_reference
 from lowtide.tokenizer.reference_apart import ReferenceApart, ReferenceMemoryError
 from lowtide.tokenizer.vocabulary import Vocabulary, from_json, load_vocabulary
 from lowtide.units import MIB, parse_bytes
-from tests.tokenizer_json import added_token
+from tests.tokenizer_json import added_token, byte_alphabet
 
 MARK = b"\x00<|lowtide-document|>"
 UNDERSTOOD = {"bytes", "cl100k", "qwen", "cl100k, inverted removed"}
@@ -136,6 +137,56 @@ def test_an_added_token_has_the_id_that_tokenizers_gives_it() -> None:
     made["added_tokens"] = [added_token("the", TOKENS)]  # which the vocabulary has under another id
     with pytest.raises(UsageError):
         from_json(json.dumps(made).encode(), name="mine")
+
+
+@pytest.mark.parametrize("number", [256, 375])
+def test_gaps_in_the_vocabulary_do_not_move_added_tokens(number: int) -> None:
+    """tokenizers counts on from the vocabulary's size, whatever the largest id is."""
+    made = json.loads(Variant().content())
+    letters = list(byte_alphabet().values())
+    made["model"] |= {"vocab": {one: 2 * at for at, one in enumerate(letters)}, "merges": []}
+    known = added_token(letters[187], 374)
+    made["added_tokens"] = [known, added_token("<tool>", number)]
+    content = json.dumps(made)
+    if tokenizers.Tokenizer.from_str(content).token_to_id("<tool>") == number:
+        from_json(content.encode(), name="mine")
+    else:
+        with pytest.raises(UsageError):
+            from_json(content.encode(), name="mine")
+
+
+@pytest.mark.parametrize("expression", [*_SPELLINGS, CL100K + "+", CL100K.replace("++", "+")])
+@pytest.mark.parametrize("size", [100, 1000])
+def test_every_spelling_of_a_pattern_is_read_as_tokenizers_reads_it(
+    expression: str, size: int
+) -> None:
+    made = json.loads(Variant(pre_tokenizer="cl100k").content())
+    made["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {"Regex": expression}
+    content = json.dumps(made)
+    vocabulary = from_json(content.encode(), name="mine")
+    encoder = Encoder(EncodeSettings(vocabulary=vocabulary, delimiter=MARK))
+    reference = tokenizers.Tokenizer.from_str(content)
+    reference.encode_special_tokens = True
+    chance = random.Random(size)
+    pieces = [
+        "1999",
+        "1234567",
+        " ",
+        "  ",
+        "\n",
+        "\n\n",
+        " \n",
+        "they're",
+        "IT'S",
+        "x",
+        "ß",
+        "--",
+        "\t",
+    ]
+    text = "".join(chance.choices(pieces, k=size))
+    with closing(encoder):
+        got = encoder.encode(text.encode(), document_count=0).ids
+    assert got.tolist() == reference.encode(text, add_special_tokens=False).ids
 
 
 # The comparison at the beginning of a run

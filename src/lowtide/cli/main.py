@@ -28,7 +28,7 @@ from lowtide.cli.usage import usage_words
 from lowtide.cli.verify import verify_command
 from lowtide.cli.watch import watch_command_line
 from lowtide.cli.why import why_command
-from lowtide.errors import LowtideError, StoppedError
+from lowtide.errors import LowtideError, StoppedError, Terminated
 from lowtide.storage.publish import storage_error
 from lowtide.units import printable, printable_lines
 
@@ -118,6 +118,9 @@ def _tell(error: BaseException, arguments: list[str]) -> int:
         problem, remedy, code = *usage_words(error, arguments), error.exit_code
     elif isinstance(error, click.Abort | KeyboardInterrupt):
         problem, remedy, code = "interrupted", "run the same command again to go on", 130
+        word = "stopped"
+    elif isinstance(error, Terminated):
+        problem, remedy, code = "asked to end", "run the same command again", 75
         word = "stopped"
     elif isinstance(error, BrokenPipeError):
         return code  # whoever read from the pipe has gone

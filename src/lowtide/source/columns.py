@@ -32,9 +32,17 @@ def is_text(kind: pa.DataType) -> bool:
 
 def check_column(schema: pa.Schema, column: str, path: str) -> None:
     """Refuse a column that is not there or holds something else than text."""
-    kinds = dict(_leaves(schema, ""))
-    candidates = ", ".join(text_columns(schema)) or "none that holds text"
-    remedy = f"pass `--column` with one of: {candidates}"
+    leaves = list(_leaves(schema, ""))
+    kinds = dict(leaves)
+    if [name for name, _ in leaves].count(column) > 1:
+        raise UsageError(
+            f"{path} has several columns called {column!r}",
+            remedy="rename them, so that `--column` can name one",
+        )
+    candidates = ", ".join(text_columns(schema))
+    remedy = "pass a file that has a column of text"
+    if candidates:
+        remedy = f"pass `--column` with one of: {candidates}"
     if column not in kinds:
         there = ", ".join(kinds) or "none"
         if suggested := suggest_examples({field.name: _message_keys(field) for field in schema}):

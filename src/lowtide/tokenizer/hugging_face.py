@@ -178,7 +178,8 @@ def check_ids(ids: Collection[int], *, name: str) -> None:
 def _refuse_other_ids(file: JsonFile, *, name: str) -> None:
     """tokenizers gives added tokens the ids it sees fit; a file that says otherwise means two things at once.
 
-    A token of the vocabulary keeps its id there. Others are numbered on, from the size of the vocabulary.
+    A token of the vocabulary keeps its id there. The others are numbered from the size of the vocabulary on,
+    even if ids of the vocabulary have gaps and reach further.
     """
     ids = file.model.ids
     given: dict[str, int] = {}
@@ -186,7 +187,7 @@ def _refuse_other_ids(file: JsonFile, *, name: str) -> None:
     for token in file.added_tokens:
         number = given.get(token.content, ids.get(token.content))
         if number is None:
-            number = max(len(ids), largest + 1)
+            number = largest = max(len(ids), largest + 1)
         if token.content and number != token.id:
             raise UsageError(
                 f"{name} gives the added token {token.content[:60]!r} the id {token.id}, and tokenizers "
@@ -194,7 +195,6 @@ def _refuse_other_ids(file: JsonFile, *, name: str) -> None:
                 remedy="write the file anew: `tokenizers.Tokenizer.from_file(...).save(...)`",
             )
         given[token.content] = number
-        largest = max(largest, number)
 
 
 def _spells_every_text(file: JsonFile) -> bool:

@@ -25,7 +25,7 @@ from lowtide.model.tensor_files import TensorFiles
 from lowtide.storage.decode_json import convert_json
 from lowtide.storage.fingerprint import digest_file
 from lowtide.storage.publish import publish, storage_errors, sync_folder
-from lowtide.storage.sealed_json import JsonObject, read_sealed, write_sealed
+from lowtide.storage.sealed_json import JsonObject, JsonValue, read_sealed, write_sealed
 from lowtide.training.optimizer import make_empty_state, state_tensors
 from lowtide.training.run_folder import CHECKPOINTS
 from lowtide.training.tensor_file import read_tensors, write_tensors
@@ -127,6 +127,12 @@ def write_checkpoint(
     return final
 
 
+def write_state(run: Path, state: RunState) -> None:
+    """Put another state beside the tensors of this step's checkpoint, which did not change."""
+    path = checkpoint_of(run, state.step) / STATE_NAME
+    _write_state(path, state, read_sealed(path).get("digests"))
+
+
 def remove_partial(run: Path) -> None:
     """Clear away what a killed run was writing or removing."""
     folder = run / CHECKPOINTS
@@ -182,8 +188,13 @@ def _write_parts(
         MODEL_NAME: write_tensors(folder / MODEL_NAME, _model_tensors(model)),
         OPTIMIZER_NAME: write_tensors(folder / OPTIMIZER_NAME, state_tensors(model, optimizer)),
     }
+    _write_state(folder / STATE_NAME, state, digests)
+    sync_folder(folder)
+
+
+def _write_state(path: Path, state: RunState, digests: JsonValue) -> None:
     write_sealed(
-        folder / STATE_NAME,
+        path,
         {
             "step": state.step,
             "loader": state.loader,
@@ -195,7 +206,6 @@ def _write_parts(
             "digests": digests,
         },
     )
-    sync_folder(folder)
 
 
 def _read_state(checkpoint: Path) -> _StoredState:

@@ -30,6 +30,7 @@ from lowtide.training.checkpoint import (
     prune,
     way_back,
     write_checkpoint,
+    write_state,
 )
 from lowtide.training.data_parallel import Ranks, wait_for_all
 from lowtide.training.evaluate import evaluate
@@ -291,12 +292,14 @@ class Loop:
             self._sample()
 
     def _evaluate_again(self) -> None:
-        """What a stop has dropped; the checkpoint that was written then is written anew with what it finds."""
+        """What a stop has dropped; the checkpoint that was written then gets its result."""
         if self.val is not None and self._evaluate(self.val) is None:
             self._leave()
         self.state = replace(self.state, owes_evaluation=False)
-        self._last_saved = -1
-        self._save_once()
+        if self._around.ranks.leads:
+            write_state(self._around.run, self.state)
+            prune(self._around.run, self.state.best_step)
+        wait_for_all()
 
     def _evaluate(self, val: TokenDataset) -> bool | None:
         """Whether it is the best so far; None when a stop was asked for meanwhile."""
