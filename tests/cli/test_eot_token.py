@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lowtide import Tokenizer
+from lowtide.errors import UsageError
 from lowtide.shards.manifest import read_manifest
 from tests.commands import bytes_of, lowtide
 from tests.learnt import END_OF_TEXT, learnt
+from tests.training.small_runs import SHAPE, make_settings, run_heard
 
 STOP = "<|stop|>"
 
@@ -76,3 +79,43 @@ def test_a_dataset_is_not_resumed_with_another_token(here: Path) -> None:
     assert refused.code == 2
     assert "eot" in refused.problem
     assert bytes_of(here / "out") == before
+
+
+@pytest.mark.parametrize("tokenizer", ["unusual", "both"])
+def test_a_trained_and_an_exported_model_end_at_it(here: Path, tokenizer: str) -> None:
+    assert lowtide(*make(tokenizer, "tokens", "--eot-token", STOP)).code == 0
+    ids = Tokenizer.load(tokenizer).special_tokens
+    shape = replace(SHAPE, context=2, vocabulary_size=Tokenizer.load(tokenizer).size)
+    small = {"shape": shape, "batch_tokens": 2, "micro_batch": 1, "steps": 2, "warmup_steps": 0}
+    run_heard(here / "run", make_settings(here / "tokens", evaluate_every=0, **small))
+    assert lowtide("export", "run", "--to", "huggingface", "--out", "exported").code == 0
+    for folder in (here / "run" / "tokenizer", here / "exported"):
+        assert Tokenizer.load(folder).end_of_text == ids[STOP]
+        assert json.loads((folder / "tokenizer_config.json").read_text())["eos_token"] == STOP
+    for name in ("config.json", "generation_config.json"):
+        config = json.loads((here / "exported" / name).read_text())
+        assert (config["bos_token_id"], config["eos_token_id"]) == (ids[STOP], ids[STOP])
+
+
+@pytest.mark.parametrize(
+    ("eos_token", "found"),
+    [
+        (STOP, STOP),
+        ({"content": STOP, "special": True}, STOP),
+        ("tide", END_OF_TEXT),
+        (None, END_OF_TEXT),
+    ],
+    ids=str,
+)
+def test_an_end_that_the_config_names_comes_before_a_usual_name(
+    here: Path, eos_token: object, found: str
+) -> None:
+    (here / "both" / "tokenizer_config.json").write_text(json.dumps({"eos_token": eos_token}))
+    tokenizer = Tokenizer.load("both")
+    assert tokenizer.end_of_text == tokenizer.special_tokens[found]
+
+
+def test_a_damaged_config_is_refused(here: Path) -> None:
+    (here / "both" / "tokenizer_config.json").write_text("{")
+    with pytest.raises(UsageError, match=r"tokenizer_config\.json"):
+        Tokenizer.load("both")

@@ -302,6 +302,15 @@ def test_an_export_is_absent_or_whole(
     assert [path.name for path in tmp_path.iterdir()] == ["run"]
 
 
+def test_an_export_outlives_the_checkpoint_that_it_has_read(run: Path, tmp_path: Path) -> None:
+    def prune(_: object) -> None:
+        shutil.rmtree(run / "checkpoints" / "step-00001000")
+
+    whole = export_model(run, tmp_path / "whole", step=1000)
+    pruned = export_model(run, tmp_path / "pruned", step=1000, listen=prune)
+    assert bytes_of(pruned) == bytes_of(whole)
+
+
 def test_an_export_takes_an_empty_folder_and_no_other(run: Path, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "out"
     out.mkdir(parents=True)

@@ -106,6 +106,25 @@ def test_a_token_that_the_input_does_not_give_is_found(rows: Path, tmp_path: Pat
     assert problems == ("example 6 of train is not the input's",)
 
 
+@pytest.mark.parametrize("document", [0, 2])
+def test_documents_of_text_are_counted_from_1_as_examples_are(
+    tmp_path: Path, document: int
+) -> None:
+    (tmp_path / "a.txt").write_text("high tide\nlow tide\nno tide\n")
+    settings = TokenizeSettings(separator="line", val=0)
+    lowtide.tokenize([tmp_path / "a.txt"], tmp_path / "right", settings)
+    train = open_dataset(tmp_path / "right").splits["train"]
+    ids = train.read(0, train.tokens).astype(np.uint32)
+    ids[train.document(document)[0]] ^= 1
+    manifest = read_manifest(tmp_path / "right")
+    ends = np.concatenate(list(train.document_ends()))
+    record = write_split(tmp_path / "wrong", manifest.layout, "train", Stream(ids, ends))
+    splits = {**manifest.splits, "train": record}
+    write_manifest(tmp_path / "wrong", dataclasses.replace(manifest, splits=splits))
+    (problem,) = lowtide.verify(tmp_path / "wrong").verification.problems
+    assert problem.startswith(f"document {document + 1} of train: ")
+
+
 def test_a_split_that_lost_its_examples_is_told_by_the_first_of_them(
     rows: Path, tmp_path: Path
 ) -> None:

@@ -27,7 +27,7 @@ def test_manifests_of_text_are_byte_for_byte_what_they_were(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     ways = {
-        "plain": TokenizeSettings(),
+        "plain": TokenizeSettings(val=0.0005, split="hash"),
         "lines": TokenizeSettings(separator="line", val=0.3),
         "llmc": TokenizeSettings(format="llmc", eot="start", val=0.3, separator="line"),
     }

@@ -70,7 +70,8 @@ from lowtide.pipeline.stop_signals import listen_for_stops
 @click.option(
     "--val",
     type=SHARE,
-    help="Share held out for validation.  [default: 0.0005; of a single document 0.1, at most 1 MB]",
+    help="Share held out for validation.  [default: 0.0005; of a single document 0.1, at most 1 MB, "
+    "and 0 below 100 kB]",
 )
 @click.option(
     "--split",

@@ -141,7 +141,7 @@ def _compare_with_input(
                 if not np.array_equal(stored, expected):
                     at = first_difference(stored, expected)
                     different.append(
-                        f"document {number} of {name}: its ids are not those that the reference encoder "
+                        f"document {number + 1} of {name}: its ids are not those that the reference encoder "
                         f"gives for the input, from token {at} on"
                     )
                 compared += 1

@@ -74,6 +74,9 @@ def export_checkpoint(
         return ExportedModel(folder=Path(out), already_done=True)
     _check_target(target)
     opened = open_run(folder, step=step, device="cpu")
+    weights = model_digest(
+        opened.source
+    )  # training may remove the checkpoint while files are written
     listen(Note(text=f"the weights are those of {opened.source.name}"))
     prefix = f".{target.name}."
     partial = target.with_name(f"{process_folder_name(prefix)}.tmp")
@@ -83,7 +86,7 @@ def export_checkpoint(
             shutil.rmtree(partial, ignore_errors=True)  # of a call in this process that failed
             partial.mkdir(parents=True)
         _write_files(partial, opened)
-        _write_record(partial, opened.source)
+        _write_record(partial, opened.source.name, weights)
         _publish(partial, target)
     except BaseException:
         with suppress(OSError):  # the first error is the one to tell
@@ -92,14 +95,13 @@ def export_checkpoint(
     return ExportedModel(folder=Path(out), already_done=False)
 
 
-def _write_record(folder: Path, checkpoint: Path) -> None:
+def _write_record(folder: Path, checkpoint: str, weights: str) -> None:
     with storage_errors(folder):
         files: JsonObject = {
             path.name: digest_file(path, 0, path.stat().st_size)
             for path in sorted(folder.iterdir())
         }
-    weights = model_digest(checkpoint)
-    record: JsonObject = {"checkpoint": checkpoint.name, "weights": weights, "files": files}
+    record: JsonObject = {"checkpoint": checkpoint, "weights": weights, "files": files}
     write_sealed(folder / RECORD_NAME, record)
 
 

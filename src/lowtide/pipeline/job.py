@@ -24,6 +24,7 @@ from lowtide.shards.layout import WORK_FOLDER
 from lowtide.shards.manifest import DatasetManifest
 from lowtide.shards.write import WriterMark
 from lowtide.source.blocks import LISTED_BAD_ROWS
+from lowtide.source.find_inputs import InputKind
 from lowtide.source.stream import BadRow, Block, Cursor, PartlyRead
 from lowtide.storage.decode_json import convert_json
 from lowtide.storage.names import explain
@@ -122,7 +123,8 @@ def add_block(
 def job_of_manifest(manifest: DatasetManifest, now: Job) -> Job:
     """The job that a finished folder was made by; times of writing are not kept, so `now`'s stand in."""
     times = {item.name: item.modified_ns for item in now.inputs}
-    return Job(
+    val = manifest.splits.get("val")
+    before = Job(
         settings=settings_of_manifest(manifest),
         tokenizer_fingerprint=manifest.tokenizer.fingerprint,
         inputs=tuple(
@@ -136,6 +138,7 @@ def job_of_manifest(manifest: DatasetManifest, now: Job) -> Job:
             for item in manifest.inputs
         ),
     )
+    return _holding_nothing_out(before, now, val_tokens=val.tokens if val else 0)
 
 
 def store_job(folder: Path, job: Job) -> None:
@@ -175,7 +178,21 @@ def loosen(before: Job, now: Job, progress: Progress) -> Job:
         milder.pop("special_in_text", None)  # such rows may have been left out
     if progress.cursor.within and milder.get("bad_text") == "skip":
         del milder["bad_text"]
-    return replace(before, settings=replace(before.settings, **milder))
+    before = replace(before, settings=replace(before.settings, **milder))
+    return _holding_nothing_out(before, now, val_tokens=progress.val.tokens)
+
+
+def _holding_nothing_out(before: Job, now: Job, *, val_tokens: int) -> Job:
+    """`before` with a share of 0 where the hash assigned a single text to training and `now` has no validation.
+
+    Earlier versions stored 0.0005 by default where 0 is stored now. The bytes are the same.
+    """
+    one = len(before.inputs) == 1 and before.inputs[0].kind.split(".")[0] == InputKind.TEXT
+    rows = before.settings.examples is not None or before.settings.separator != "file"
+    by_hash = before.settings.split_rule == "hash" and not now.settings.held_out_share
+    if val_tokens or rows or not (one and by_hash):
+        return before
+    return replace(before, settings=replace(before.settings, val=0.0))
 
 
 def refuse_changes(before: Job, now: Job, folder: Path) -> None:

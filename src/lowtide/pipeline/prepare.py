@@ -127,17 +127,19 @@ def describe_held_out(prepared: Prepared) -> str:
     """What is kept for validation, and how to change that."""
     settings = prepared.settings
     share = f"{100 * settings.held_out_share:.3g} %"
-    if not settings.held_out_share:
-        return "nothing is held out for validation, as asked for"
-    if settings.split_rule == "tail":
+    one = is_one_document(settings, prepared.inputs)
+    if settings.held_out_share and settings.split_rule == "tail":
         return f"the last {share} is held out for validation; `--val` takes another share"
-    if not is_one_document(settings, prepared.inputs):
+    if settings.held_out_share and one:
+        return "a hash of its text decides whether all of it is held out for validation"
+    if settings.held_out_share:
         return f"{share} of the documents are held out for validation, by a hash of their text"
-    if not prepared.reads_stdin and not prepared.inputs[0].compression:
-        return "too short to hold out a part of it for validation; `--val 0.1` does"
+    if not one:
+        return "nothing is held out for validation, as asked for"
     if prepared.reads_stdin:
-        return "nothing is held out for validation; of a file its last part would be"
-    return "nothing is held out for validation; `--split tail` holds out its last part"
+        return "nothing is held out for validation; of a file its last part can be"
+    split = "--split tail " if prepared.inputs[0].compression else ""
+    return f"nothing is held out for validation; `{split}--val 0.1` holds out its last tenth"
 
 
 def on_reference(prepared: Prepared, why: str) -> Prepared:

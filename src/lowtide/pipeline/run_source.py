@@ -24,6 +24,8 @@ class RunSource:
     tokenizer: str | None
     """Where it can be loaded from; None where nothing names it."""
     fingerprint: str | None
+    eot_token: str | None = None
+    """The special token that `--eot-token` named when the tokens were made; None: the one with a usual name."""
     chat_template: str | None = None
     """The template that made text of examples, as `chat_template.jinja` holds it; None for text."""
 
@@ -37,6 +39,7 @@ def dataset_source(data: TokenDataset) -> RunSource:
     manifest = open_dataset(data.settings.path, tokenizer=named).manifest
     made_by = manifest.settings.get("tokenizer") if manifest is not None else None
     found = named or str(made_by or record.name)
+    eot_token = manifest.settings.get("eot_token") if manifest is not None else None
     template = None
     if manifest is not None and manifest.examples is not None:
         tokens = manifest.settings.get("template_tokens")
@@ -47,6 +50,7 @@ def dataset_source(data: TokenDataset) -> RunSource:
         stream=stream,
         tokenizer=found,
         fingerprint=record.fingerprint,
+        eot_token=eot_token if isinstance(eot_token, str) else None,
         chat_template=template,
     )
 

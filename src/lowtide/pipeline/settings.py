@@ -48,7 +48,7 @@ class TokenizeSettings:
     format: Format = "npy"
     shard_tokens: int = 100_000_000
     val: float | None = None
-    """Share held out for validation; None: 0.0005, of a single document up to a tenth."""
+    """Share held out for validation; None: 0.0005; of a single document a tenth or less, or nothing."""
     split: SplitRule | None = None
     """None: by a hash of each document, of a single document its tail."""
     eot: Placement | None = None
@@ -140,16 +140,18 @@ def is_one_document(settings: TokenizeSettings, inputs: Sequence[InputFile]) -> 
 
 
 def choose_held_out(settings: TokenizeSettings, inputs: Sequence[InputFile]) -> TokenizeSettings:
-    """The settings with share and rule decided: the tail of a single text file whose length is known."""
+    """The settings with share and rule decided: of a single text its tail, where its length is known.
+
+    By default nothing is held out of any other single text: a hash would hold out all of it, now and then.
+    """
     share, rule = settings.held_out_share, settings.split_rule
-    known = (
-        is_one_document(settings, inputs) and not inputs[0].is_stdin and not inputs[0].compression
-    )
-    if known and settings.split is None and share:
+    if is_one_document(settings, inputs) and settings.split is None and share:
         size_bytes = inputs[0].size_bytes
-        if settings.val is None and size_bytes >= _FEWEST_BYTES:
-            share = max(DEFAULT_VAL, min(_MOST_TAIL, _TAIL_BYTES / size_bytes))
-        if settings.val is not None or size_bytes >= _FEWEST_BYTES:
+        is_known = not inputs[0].is_stdin and not inputs[0].compression
+        if settings.val is None:
+            has_tail = is_known and size_bytes >= _FEWEST_BYTES
+            share = max(DEFAULT_VAL, min(_MOST_TAIL, _TAIL_BYTES / size_bytes)) if has_tail else 0.0
+        if is_known and share:
             rule = "tail"
     return replace(settings, val=share, split=rule)
 

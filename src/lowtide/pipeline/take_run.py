@@ -239,7 +239,7 @@ def _copy_tokenizer(folder: Path, source: RunSource, listen: Listener) -> None:
     if source.tokenizer is None:
         return
     from lowtide.tokenizer.tokenizer import Tokenizer
-    from lowtide.tokenizer.vocabulary import load_vocabulary
+    from lowtide.tokenizer.vocabulary import load_vocabulary, name_end_of_text
 
     try:
         vocabulary = load_vocabulary(source.tokenizer)
@@ -248,6 +248,8 @@ def _copy_tokenizer(folder: Path, source: RunSource, listen: Listener) -> None:
         listen(Note(text=text, level="warning"))
         return
     if vocabulary.fingerprint == source.fingerprint:
+        if source.eot_token is not None:
+            vocabulary = name_end_of_text(vocabulary, source.eot_token)
         Tokenizer(vocabulary).save(folder / TOKENIZER)
         if source.chat_template is not None:
             write_atomically(folder / TOKENIZER / TEMPLATE_FILE, source.chat_template.encode())

@@ -1,6 +1,6 @@
 """From a tokenizer's files back to `BytePairs`, or a UsageError that says what is wrong with them.
 
-tokenizer.json            all is in it
+tokenizer.json            all is in it, but for the end-of-text token that tokenizer_config.json may name
 vocab.json + merges.txt   what is neither a byte nor merged is a special token; the pattern is GPT-2's
                           unless the first line of merges.txt names another
 NAME.tiktoken             merges are found again from the ranks: seconds for 100,000 tokens
@@ -12,6 +12,7 @@ Only these files of one folder are opened, nothing in them is executed, and noth
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import get_args
@@ -29,7 +30,7 @@ from lowtide.tokenizer.vocabulary import (
     parse_ranks,
     read_tokenizer_file,
 )
-from lowtide.tokenizer.write_files import MERGES_HEADER, PATTERN_IN_HEADER
+from lowtide.tokenizer.write_files import CONFIG_NAME, MERGES_HEADER, PATTERN_IN_HEADER
 
 _VOCAB, _MERGES = "vocab.json", "merges.txt"
 _LONGEST_TOKEN_BYTES = 4096
@@ -145,6 +146,26 @@ def read_pair_files(vocab_path: Path, merges_path: Path) -> BytePairs:
     made = _made(merges)
     special = {text: number for text, number in ids.items() if text not in made}
     return _checked(pattern, special, ids, merges, name=str(vocab_path))
+
+
+def take_named_end(vocabulary: Vocabulary, path: Path) -> Vocabulary:
+    """The vocabulary of the tokenizer.json at `path`, ended by the `eos_token` that is named beside it.
+
+    A name that is not a special token's, or no name at all, changes nothing.
+    """
+    config = (path if path.is_dir() else path.parent) / CONFIG_NAME
+    if vocabulary.kind != "json" or not config.is_file():
+        return vocabulary
+    try:
+        named = decode_json(read_tokenizer_file(config), dict[str, object]).get("eos_token")
+    except msgspec.DecodeError as cause:
+        raise UsageError(
+            f"{config} does not hold a tokenizer's settings: {cause}",
+            remedy="put back the file that came with the tokenizer, or remove it",
+        ) from cause
+    name = named.get("content") if isinstance(named, dict) else named
+    number = vocabulary.special_tokens.get(name) if isinstance(name, str) else None
+    return vocabulary if number is None else replace(vocabulary, end_of_text=number)
 
 
 def _parse_vocab(path: Path) -> dict[str, int]:

@@ -32,6 +32,7 @@ from lowtide.tokenizer.read_files import (
     byte_pairs_of,
     find_pair_files,
     read_pair_files,
+    take_named_end,
     why_not_byte_pairs,
 )
 from lowtide.tokenizer.reference import (
@@ -84,7 +85,7 @@ class Tokenizer:
         if files is not None:
             folder = files[0].resolve().parent.name
             return cls.from_byte_pairs(read_pair_files(*files), name=folder)
-        return cls(load_vocabulary(str(source)))._checked()
+        return cls(take_named_end(load_vocabulary(str(source)), Path(source)))._checked()
 
     @classmethod
     def from_byte_pairs(cls, pairs: BytePairs, *, name: str = "tokenizer") -> Tokenizer:
@@ -102,7 +103,7 @@ class Tokenizer:
                 f"{target} holds a trained tokenizer, whose {TRAINED_MANIFEST_NAME} would not fit any more",
                 remedy="save to another folder",
             )
-        files = tokenizer_files(self.byte_pairs)
+        files = tokenizer_files(self.byte_pairs, end_of_text=self.end_of_text)
         with storage_errors(target):
             target.mkdir(parents=True, exist_ok=True)
             for stale in {rank_file_name(pattern) for pattern in PATTERNS} - files.keys():
@@ -191,7 +192,9 @@ class Tokenizer:
 
     @property
     def end_of_text(self) -> int | None:
-        """The id that ends a document, if there is one."""
+        """The id that ends a document, if there is one: of the `eos_token` that a tokenizer_config.json beside
+        the tokenizer.json names, else of the special token with a usual name, such as `<|endoftext|>`.
+        """
         return self._vocabulary.end_of_text
 
     @property

@@ -23,6 +23,7 @@ from lowtide.tokenizer.split_words import PLAIN_PATTERNS
 
 TRAINED_MANIFEST_NAME = "lowtide-tokenizer.json"
 """Lies beside these files where they were trained here, and knows their digests."""
+CONFIG_NAME = "tokenizer_config.json"
 MERGES_HEADER = "#version: 0.2"
 PATTERN_IN_HEADER = " - pattern: "
 """Follows the version where the pattern is not GPT-2's; every reader skips the whole first line."""
@@ -30,9 +31,10 @@ PATTERN_IN_HEADER = " - pattern: "
 _NOTHING_EATEN = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
 
 
-def tokenizer_files(pairs: BytePairs) -> dict[str, bytes]:
+def tokenizer_files(pairs: BytePairs, *, end_of_text: int | None = None) -> dict[str, bytes]:
     """Every file by its name, to be written in this order: a folder with a tokenizer.json has them all.
 
+    An `end_of_text` of None is the special token with a usual name for it, if there is one.
     The rank file is left out where tiktoken would give other ids than tokenizers (`first_disagreement`).
     That never happens to a vocabulary that was learnt, only to some that were put together by hand.
     """
@@ -42,7 +44,7 @@ def tokenizer_files(pairs: BytePairs) -> dict[str, bytes]:
         **({rank_file_name(pairs.pattern): tiktoken_ranks(pairs)} if ranks_agree else {}),
         "merges.txt": merges_txt(pairs),
         "vocab.json": json.dumps(_by_id(pairs)).encode(),
-        "tokenizer_config.json": tokenizer_config(pairs),
+        CONFIG_NAME: tokenizer_config(pairs, end_of_text),
         "tokenizer.json": tokenizer_json(pairs),
     }
 
@@ -82,9 +84,10 @@ def tokenizer_json(pairs: BytePairs) -> bytes:
     return json.dumps(file, indent=2, ensure_ascii=False).encode()
 
 
-def tokenizer_config(pairs: BytePairs) -> bytes:
+def tokenizer_config(pairs: BytePairs, end_of_text: int | None = None) -> bytes:
     """Beginning, end and unknown are all the end-of-text token, as GPT-2 has it; without one, none is set."""
-    end_of_text = find_end_of_text(pairs.special_tokens)
+    if end_of_text is None:
+        end_of_text = find_end_of_text(pairs.special_tokens)
     name = next((n for n, number in pairs.special_tokens.items() if number == end_of_text), None)
     roles = ("bos_token", "eos_token", "unk_token") if name is not None else ()
     config = {
