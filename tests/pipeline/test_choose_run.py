@@ -47,6 +47,13 @@ def follow(advice: str, settings: RunSettings) -> RunSettings | None:
     return replace(settings, micro_batch=int(flags["micro-batch"]), recipe=recipe)  # type: ignore[arg-type]
 
 
+def test_a_recipe_that_cannot_run_is_not_advised() -> None:
+    settings = wanted("gpt2-large", 4, "lean")
+    with pytest.raises(DoesNotFitError) as refused:
+        check_fit(settings, replace(SMALL_CARD, has_torchao=False))
+    assert follow(refused.value.remedy, settings) is None
+
+
 @pytest.mark.parametrize(
     ("model", "micro_batch", "recipe"),
     [
@@ -159,10 +166,18 @@ def test_on_a_cpu_no_more_windows_at_a_time_are_taken_than_make_it_faster(
     assert chosen.settings.recipe == "fast"
 
 
+@pytest.mark.parametrize("torchao", [None, "found"])
+@pytest.mark.parametrize(("model", "memory"), [("gpt2-mini", "1GiB"), ("gpt2", "2GiB")])
 def test_the_budget_decides_what_fits_on_a_cpu_and_the_advice_works(
-    large: Path, tmp_path: Path
+    large: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    memory: str,
+    torchao: str | None,
 ) -> None:
-    asked = Asked(device="cpu", model="gpt2-mini", memory="1GiB", steps=5)
+    monkeypatch.setattr("lowtide.plan.machine.find_spec", lambda _: torchao)
+    asked = Asked(device="cpu", model=model, memory=memory, steps=5)
     with pytest.raises(DoesNotFitError) as refused:
         choose_run(large, tmp_path / "run", asked, restart=False, slurm={})
     advised = re.search(r"`--memory (\S+)`", refused.value.remedy)

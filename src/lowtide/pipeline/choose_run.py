@@ -15,7 +15,7 @@ from lowtide.model.shape import SHAPES
 from lowtide.pipeline.plan import look_at_data, make_plan
 from lowtide.pipeline.run_source import is_of_inbox
 from lowtide.plan.finetune import FineTuning, finetune_settings
-from lowtide.plan.fit import RECIPES, largest_micro_batch
+from lowtide.plan.fit import RECIPES, largest_micro_batch, runnable_recipes
 from lowtide.plan.machine import LIBRARY_BYTES, Machine, choose_machine, cpu_machine
 from lowtide.plan.make_plan import ModelPlan
 from lowtide.plan.measured import MeasuredSpeed, read_speeds, remember_speed
@@ -365,7 +365,7 @@ def check_fit(settings: RunSettings, machine: Machine) -> int:
 
 def _what_fits(settings: RunSettings, machine: Machine) -> str:
     """A smaller part with the recipe there is, or with the next leaner one; smaller parts add up gradients."""
-    for recipe in RECIPES[RECIPES.index(settings.recipe) :]:
+    for recipe in runnable_recipes(machine)[RECIPES.index(settings.recipe) :]:
         kind = replace(settings.step_kind, recipe=recipe, accumulating=True)
         fitting = largest_micro_batch(
             settings.shape, kind, machine.budget_bytes, most=settings.micro_batch

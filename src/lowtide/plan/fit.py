@@ -35,6 +35,11 @@ class Fit:
     needs: MemoryNeeds
 
 
+def runnable_recipes(machine: Machine) -> tuple[Recipe, ...]:
+    """The recipes that can run there, the one that needs least memory last."""
+    return RECIPES if machine.has_torchao else RECIPES[:-1]
+
+
 def step_kind(
     machine: Machine,
     recipe: Recipe,
@@ -65,7 +70,7 @@ def fit_recipes(
     for recipe in RECIPES:
         kind = step_kind(machine, recipe, attention=attention)
         largest = largest_micro_batch(shape, kind, machine.budget_bytes, most=windows_per_step)
-        if recipe == "leanest" and not machine.has_torchao:
+        if recipe not in runnable_recipes(machine):
             largest = 0
         found.append(RecipeFit(recipe=recipe, largest_micro_batch=largest, kind=kind))
     return found

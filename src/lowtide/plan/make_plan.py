@@ -18,7 +18,7 @@ from lowtide.plan.advise import (
     choose_run_tokens,
     choose_warmup,
 )
-from lowtide.plan.fit import Fit, RecipeFit, choose_fit, fit_recipes, step_kind
+from lowtide.plan.fit import Fit, RecipeFit, choose_fit, fit_recipes, runnable_recipes, step_kind
 from lowtide.plan.machine import FRAGMENTATION, Machine
 from lowtide.plan.speed import Speed, hours_of_run, predict_speed
 from lowtide.training.settings import EVALUATED_WINDOWS, RunSettings
@@ -331,10 +331,11 @@ def _does_not_fit(
     models: tuple[ModelPlan, ...], data: PlanData, machine: Machine, wishes: Wishes
 ) -> DoesNotFitError:
     one = models[0]
-    needs = peak_of_run(one.shape, 1, step_kind(machine, "leanest", attention=data.attention))
+    recipe = runnable_recipes(machine)[-1]
+    needs = peak_of_run(one.shape, 1, step_kind(machine, recipe, attention=data.attention))
     problem = (
         f"{one.name} needs {format_bytes(needs.total)} for one window of {one.shape.context} tokens with the "
-        f"leanest recipe, and {machine.name} has {format_bytes(machine.budget_bytes)} for it"
+        f"recipe {recipe}, and {machine.name} has {format_bytes(machine.budget_bytes)} for it"
     )
     remedy = _what_fits(one, data, machine, wishes)
     if machine.device == "cpu":
