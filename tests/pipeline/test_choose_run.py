@@ -154,6 +154,25 @@ def test_on_a_cpu_a_run_that_nobody_sized_ends_within_the_hour(
     assert (again, asked) == (chosen, asked[:])
 
 
+@pytest.mark.parametrize("place", [None, "a file/speeds.json"])
+def test_speeds_that_cannot_be_remembered_are_used_all_the_same(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str | None
+) -> None:
+    asked = timed(monkeypatch, 2e10)
+    (tmp_path / "a file").touch()
+    speeds = None if place is None else tmp_path / place
+    chosen = choose_run(
+        large, tmp_path / "run", Asked(device="cpu"), restart=False, slurm={}, speeds=speeds
+    )
+    assert chosen.settings.model in asked
+    assert len(asked) == len(set(asked))
+    assert chosen.speed is not None
+    rate = 2e10 / chosen.settings.shape.flops_per_token
+    assert chosen.speed.tokens_per_second == pytest.approx(rate)
+    assert chosen.hours is not None
+    assert 0.2 < chosen.hours < 1.0
+
+
 def test_on_a_cpu_no_more_windows_at_a_time_are_taken_than_make_it_faster(
     large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -176,6 +195,7 @@ def test_the_budget_decides_what_fits_on_a_cpu_and_the_advice_works(
     memory: str,
     torchao: str | None,
 ) -> None:
+    timed(monkeypatch, 1e11)
     monkeypatch.setattr("lowtide.plan.machine.find_spec", lambda _: torchao)
     asked = Asked(device="cpu", model=model, memory=memory, steps=5)
     with pytest.raises(DoesNotFitError) as refused:
@@ -190,6 +210,7 @@ def test_the_budget_decides_what_fits_on_a_cpu_and_the_advice_works(
 def test_without_torchao_the_leanest_recipe_is_not_planned(
     large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    timed(monkeypatch, 1e11)
     asked = Asked(device="cpu", model="gpt2", memory="2400MiB", steps=5)
     monkeypatch.setattr("lowtide.plan.machine.find_spec", lambda _: None)
     with pytest.raises(DoesNotFitError):

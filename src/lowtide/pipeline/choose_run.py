@@ -94,6 +94,7 @@ def choose_run(
     On a CPU a few steps are timed where the run will take minutes and its speed is not known.
     """
     _check_end(asked)
+    measured: tuple[MeasuredSpeed, ...] = ()
     with storage_errors(as_path(out), doing="read"):
         stands = (Path(out) / RUN_NAME).exists() and not restart
     if stands:
@@ -104,13 +105,17 @@ def choose_run(
     elif asked.init is not None:
         base = _tune_now(data, asked.init, asked, slurm)
     else:
-        base = _plan_now(data, asked, slurm, speeds)
+        base, measured = _plan_now(data, asked, slurm, speeds)
     settings = with_wishes(replace(base, data=str(Path(data).absolute())), asked)
-    chosen = fit_to_machine(settings, slurm=slurm, speeds=speeds, memory=asked.memory)
+    chosen = fit_to_machine(
+        settings, slurm=slurm, speeds=speeds, memory=asked.memory, measured=measured
+    )
     if stands or not _is_slow(settings.device, chosen):
         return chosen
-    _time_here(settings, chosen.machine_name, speeds)
-    return fit_to_machine(settings, slurm=slurm, speeds=speeds, memory=asked.memory)
+    measured = (*measured, _time_here(settings, chosen.machine_name, speeds))
+    return fit_to_machine(
+        settings, slurm=slurm, speeds=speeds, memory=asked.memory, measured=measured
+    )
 
 
 def refuse_other_kind(out: Path, *, inbox: bool) -> None:
@@ -140,15 +145,19 @@ def fit_to_machine(
     slurm: Mapping[str, str],
     speeds: Path | None,
     memory: str | None = None,
+    measured: tuple[MeasuredSpeed, ...] = (),
 ) -> ChosenRun:
-    """The settings with what is known of the machine; DoesNotFitError for what does not fit."""
+    """The settings with what is known of the machine; DoesNotFitError for what does not fit.
+
+    `measured` was measured just now, and counts even if it could not be written to `speeds`.
+    """
     machine = (
         choose_machine(slurm=slurm) if settings.device == "cuda" else cpu_machine(slurm, memory)
     )
     if settings.device == "cuda" and machine.device == "cpu":  # torch itself says so
         return ChosenRun(settings=settings, predicted_gpu_bytes=None, peak_flops=None, ram_needs={})
     predicted = check_fit(settings, machine)
-    machine = replace(machine, measured=read_speeds(speeds, machine.name))
+    machine = replace(machine, measured=read_speeds(speeds, machine.name) + measured)
     speed = predict_speed(settings.shape, machine, settings.recipe)
     if machine.device == "cpu":
         return ChosenRun(
@@ -266,9 +275,13 @@ def _plan_now(
     asked: Asked,
     slurm: Mapping[str, str],
     speeds: Path | None,
-) -> RunSettings:
-    """On a CPU the model and the length follow from how fast it is: timed until the chosen model was."""
+) -> tuple[RunSettings, tuple[MeasuredSpeed, ...]]:
+    """The settings, and the speeds measured for them.
+
+    On a CPU the model and the length follow from the speed: models are timed until the chosen one was.
+    """
     tokens = None
+    measured: tuple[MeasuredSpeed, ...] = ()
     if asked.epochs is not None:
         tokens = max(1, round(asked.epochs * look_at_data(data, asked.tokenizer).train_tokens))
     for _ in SHAPES:
@@ -279,14 +292,13 @@ def _plan_now(
             batch_tokens=asked.batch_tokens,
             tokens=tokens,
             tokenizer=asked.tokenizer,
-            machine=machine_for(asked, slurm),
+            machine=replace(machine_for(asked, slurm), measured=measured),
             speeds=speeds,
         )
         if asked.model or asked.steps or tokens or not _is_slow(plan.machine.device, plan.chosen):
             break
-        if not _time_here(plan.settings, plan.machine.name, speeds):
-            break
-    return plan.settings
+        measured = (*measured, _time_here(plan.settings, plan.machine.name, speeds))
+    return plan.settings, measured
 
 
 def _is_slow(device: Device, chosen: ModelPlan | ChosenRun) -> bool:
@@ -295,10 +307,8 @@ def _is_slow(device: Device, chosen: ModelPlan | ChosenRun) -> bool:
     return device == "cpu" and not known and (chosen.hours or 0.0) > _TIMED_HOURS
 
 
-def _time_here(settings: RunSettings, machine: str, speeds: Path | None) -> bool:
-    """Whether some steps were timed, and their speed is remembered for the plan."""
-    if speeds is None:
-        return False
+def _time_here(settings: RunSettings, machine: str, speeds: Path | None) -> MeasuredSpeed:
+    """The speed of a few steps, remembered in `speeds` for later plans."""
     from lowtide.training.time_steps import time_steps  # with torch
 
     measured = MeasuredSpeed(
@@ -308,7 +318,7 @@ def _time_here(settings: RunSettings, machine: str, speeds: Path | None) -> bool
         shape=settings.shape,
     )
     remember_speed(speeds, measured)
-    return True
+    return measured
 
 
 def with_wishes(base: RunSettings, asked: Asked) -> RunSettings:
