@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from lowtide.errors import DoesNotFitError, UsageError
+from lowtide.memory.limits import LimitCandidate, MemoryLimit
 from lowtide.model.needs import Recipe
 from lowtide.model.shape import find_shape
 from lowtide.pipeline.choose_run import Asked, check_fit, choose_run
 from lowtide.plan.machine import choose_machine
 from lowtide.training.settings import RunSettings
 from lowtide.training.time_steps import time_steps
-from lowtide.units import parse_bytes
+from lowtide.units import GIB, parse_bytes
 from tests.commands import call
 from tests.training.small_runs import make_settings, make_tokens, write_plan
 
@@ -207,6 +208,44 @@ def test_the_budget_decides_what_fits_on_a_cpu_and_the_advice_works(
     asked = replace(asked, memory=advised[1])
     chosen = choose_run(large, tmp_path / "run", asked, restart=False, slurm={})
     assert sum(chosen.ram_needs.values()) <= parse_bytes(advised[1])
+
+
+def have_little_free(monkeypatch: pytest.MonkeyPatch, free_bytes: int) -> None:
+    """A machine of 24 GiB; by default a run leaves 6 GiB of them free."""
+    free = LimitCandidate(source="this test", total_bytes=free_bytes, whole_bytes=24 * GIB)
+    limit = MemoryLimit(candidates=(free,))
+    monkeypatch.setattr("lowtide.plan.machine.machine_limit", lambda **_: limit)
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_where_the_default_leaves_nothing_it_is_named_and_the_advice_works(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: bool
+) -> None:
+    timed(monkeypatch, 1e11)
+    have_little_free(monkeypatch, 5 * GIB)
+    if planned:
+        data = make_tokens(tmp_path / "tokens")
+        asked = Asked(plan=write_plan(tmp_path / "plan.toml", make_settings(data)))
+    else:
+        data, asked = large, Asked(device="cpu", model="gpt2-mini", steps=5)
+    with pytest.raises(DoesNotFitError) as refused:
+        choose_run(data, tmp_path / "run", asked, restart=False, slurm={})
+    assert "a quarter of the memory free" in refused.value.problem
+    advised = re.search(r"^pass `--memory (\S+)`", refused.value.remedy)
+    assert advised
+    asked = replace(asked, memory=advised[1])
+    chosen = choose_run(data, tmp_path / "run", asked, restart=False, slurm={})
+    assert sum(chosen.ram_needs.values()) <= parse_bytes(advised[1])
+
+
+def test_more_memory_than_is_free_is_not_advised(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    have_little_free(monkeypatch, GIB)
+    asked = Asked(device="cpu", model="gpt2", steps=5)
+    with pytest.raises(DoesNotFitError) as refused:
+        choose_run(large, tmp_path / "run", asked, restart=False, slurm={})
+    assert refused.value.remedy.startswith("run where `--memory")
 
 
 def test_without_torchao_the_leanest_recipe_is_not_planned(

@@ -9,13 +9,13 @@ from pathlib import Path
 
 from lowtide.dataset.settings import WindowKind
 from lowtide.dataset.token_dataset import TokenDataset
-from lowtide.errors import DoesNotFitError, UsageError
+from lowtide.errors import UsageError
 from lowtide.model.needs import Device, peak_of_run
 from lowtide.model.shape import SHAPES
 from lowtide.pipeline.plan import look_at_data, make_plan
 from lowtide.pipeline.run_source import is_of_inbox
 from lowtide.plan.finetune import FineTuning, finetune_settings
-from lowtide.plan.fit import RECIPES, largest_micro_batch, runnable_recipes
+from lowtide.plan.fit import RECIPES, does_not_fit, largest_micro_batch, runnable_recipes
 from lowtide.plan.machine import LIBRARY_BYTES, Machine, choose_machine, cpu_machine
 from lowtide.plan.make_plan import ModelPlan
 from lowtide.plan.measured import MeasuredSpeed, read_speeds, remember_speed
@@ -366,9 +366,11 @@ def check_fit(settings: RunSettings, machine: Machine) -> int:
     predicted = peak_of_run(settings.shape, settings.micro_batch, settings.step_kind).total
     if predicted <= machine.budget_bytes:
         return predicted
-    raise DoesNotFitError(
+    raise does_not_fit(
         f"{settings.model} with {settings.micro_batch} windows at a time needs {format_bytes(predicted)} "
-        f"(predicted), and {machine.name} has {format_bytes(machine.budget_bytes)} for it",
+        "(predicted)",
+        predicted,
+        machine,
         remedy=f"{_what_fits(settings, machine)} `lowtide plan` shows what fits",
     )
 
