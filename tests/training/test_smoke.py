@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import math
 import os
+import queue
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from lowtide.child import kill_session
 from lowtide.errors import (
     DoesNotFitError,
     LowtideError,
@@ -26,7 +30,7 @@ from lowtide.pipeline import smoke as room
 from lowtide.pipeline import start_run as start_room
 from lowtide.pipeline.choose_run import ChosenRun
 from lowtide.pipeline.folder import RUN, check_folder
-from lowtide.pipeline.smoke import ChildReport, _judge, _shortened, smoke
+from lowtide.pipeline.smoke import ChildReport, _judge, _shortened, smoke, talk_to_child
 from lowtide.pipeline.start_run import StartedRun, smoke_lines, start_run
 from lowtide.plan.speed import Speed
 from lowtide.storage.sealed_json import JsonObject
@@ -215,6 +219,31 @@ def test_ranks_share_the_budget_of_their_machine(tmp_path: Path) -> None:
     four = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "4"}
     with pytest.raises(DoesNotFitError, match=r"the budget is 75\.0 MiB"):
         start(chosen, tmp_path / "run", environment=four, memory="300MiB")
+
+
+def test_the_reader_has_ended_before_its_pipe_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader is held up between two lines until the child is killed; a traceback of it fails the test."""
+    has_line, killed = threading.Event(), threading.Event()
+    ended: list[str | None] = []
+
+    class Slow(queue.SimpleQueue[str | None]):
+        def put(self, line: str | None, *_: object) -> None:
+            has_line.set()
+            killed.wait()
+            time.sleep(0.2)  # without a join, the pipe is closed meanwhile
+            ended.append(line)
+
+    def kill(child: subprocess.Popen[str]) -> None:
+        kill_session(child)
+        killed.set()
+
+    code = "import time; print('a line', flush=True); time.sleep(3600)"
+    monkeypatch.setattr(room, "python_command", lambda *_: [sys.executable, "-c", code])
+    monkeypatch.setattr(room, "kill_session", kill)
+    monkeypatch.setattr(room.queue, "SimpleQueue", Slow)
+    with pytest.raises(StoppedError):
+        talk_to_child({}, ignore, lambda: "interrupted" if has_line.is_set() else None)
+    assert ended == ["a line\n", None]
 
 
 @pytest.mark.parametrize(("reason", "code"), [("interrupted", 130), ("terminated", 75)])

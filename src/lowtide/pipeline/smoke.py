@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeAlias
 
 import msgspec
 
@@ -48,6 +48,8 @@ _LOOK_SECONDS = 0.2
 _FIRST_LOSS_NATS = 0.6
 """How far from ln(vocabulary) a model may begin: its first guesses are nearly even."""
 _PEAK_SHARE = 0.05
+_Received: TypeAlias = "queue.SimpleQueue[str | None]"
+"""Lines of the child; None after the last."""
 _KINDS = {kind.exit_code: kind for kind in (UsageError, DoesNotFitError, VerificationError)}
 
 
@@ -158,12 +160,15 @@ def talk_to_child(
     ):
         assert child.stdin is not None, "as asked for"
         assert child.stdout is not None, "as asked for"
+        received: _Received = queue.SimpleQueue()
+        reader = threading.Thread(target=_pass_on, args=(child.stdout, received), daemon=True)
+        reader.start()
         try:
             with suppress(BrokenPipeError):  # it died at once: its code says so
                 child.stdin.write(json.dumps(asked))
                 child.stdin.close()
             lines: list[str] = []
-            for line in _lines_as_they_come(child.stdout, should_stop):
+            for line in _lines_as_they_come(received, should_stop):
                 if line.startswith(SAID):
                     listen(Note(text=line.removeprefix(SAID).strip()))
                 else:
@@ -171,24 +176,23 @@ def talk_to_child(
             code = child.wait()
         finally:
             kill_session(child)  # a step may take minutes, and nothing of the trial is kept
+            reader.join()  # leaving the `with` closes the pipe that it reads
         complaints.seek(0)
         return lines, complaints.read()[-_LAST_OF_STDERR:].strip(), code
 
 
-def _lines_as_they_come(pipe: IO[str], should_stop: ShouldStop) -> Iterator[str]:
+def _pass_on(pipe: IO[str], received: _Received) -> None:
+    for line in pipe:
+        received.put(line)
+    received.put(None)
+
+
+def _lines_as_they_come(received: _Received, should_stop: ShouldStop) -> Iterator[str]:
     """Every line of the child; StoppedError within a moment of a stop, however long the child is silent."""
-    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-
-    def pass_on() -> None:
-        for line in pipe:
-            lines.put(line)
-        lines.put(None)
-
-    threading.Thread(target=pass_on, daemon=True).start()
     while True:
         _leave_if_asked(should_stop)
         with suppress(queue.Empty):
-            line = lines.get(timeout=_LOOK_SECONDS)
+            line = received.get(timeout=_LOOK_SECONDS)
             if line is None:
                 return
             yield line
