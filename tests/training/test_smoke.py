@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.child import kill_session
+from lowtide.child import OUT_OF_MEMORY, kill_session
 from lowtide.errors import (
     DoesNotFitError,
     LowtideError,
@@ -149,20 +149,24 @@ def test_an_error_of_the_child_is_told_as_its_own(
     assert (told.value.problem, told.value.remedy) == ("it broke", "mend it")
 
 
+@pytest.mark.parametrize(
+    ("code", "kind"), [(-9, DoesNotFitError), (OUT_OF_MEMORY, DoesNotFitError), (1, LowtideError)]
+)
 def test_a_child_that_died_without_a_word_is_told_and_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, kind: type[LowtideError]
 ) -> None:
     def die(asked: JsonObject, *_: object) -> tuple[list[str], str, int]:
         Path(str(asked["out"])).mkdir()
         assert Path(str(asked["out"])).is_relative_to(tmp_path)
-        return [], "", -9
+        return [], "", code
 
     monkeypatch.setattr(room, "talk_to_child", die)
     with pytest.raises(LowtideError) as told:
         smoke(SETTINGS, tmp_path / "deep" / "run")
     assert list(tmp_path.iterdir()) == []
-    assert "code -9" in told.value.problem
-    assert "--micro-batch" in told.value.remedy
+    assert type(told.value) is kind
+    assert f"code {code}" in told.value.problem
+    assert ("--micro-batch" in told.value.remedy) == (kind is DoesNotFitError)
 
 
 def start(chosen: ChosenRun, out: Path, **changed: object) -> StartedRun:

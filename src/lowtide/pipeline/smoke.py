@@ -19,7 +19,7 @@ from typing import IO, TypeAlias
 
 import msgspec
 
-from lowtide.child import kill_session, python_command
+from lowtide.child import kill_session, python_command, ran_out_of_memory
 from lowtide.errors import (
     DoesNotFitError,
     InterruptedRun,
@@ -210,9 +210,15 @@ def _leave_if_asked(should_stop: ShouldStop) -> None:
 
 def _read_report(lines: list[str], complaint: str, code: int) -> ChildReport:
     if not lines:
+        said = complaint or "it said nothing"
+        if ran_out_of_memory(code):
+            raise DoesNotFitError(
+                f"the smoke test ran out of memory (code {code}: {said})",
+                remedy="pass a smaller `--micro-batch` or `--model`",
+            )
         raise LowtideError(
-            f"the smoke test ended with code {code}: {complaint or 'it said nothing'}",
-            remedy="a process killed without a word (-9) ran out of memory: pass a smaller `--micro-batch`",
+            f"the smoke test ended with code {code}: {said}",
+            remedy="mend what it names; `lowtide doctor` checks torch and the machine",
         )
     found = msgspec.convert(json.loads(lines[-1]), ChildReport)
     if found.error is not None:
