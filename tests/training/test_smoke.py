@@ -86,11 +86,17 @@ def answer(monkeypatch: pytest.MonkeyPatch, found: ChildReport) -> None:
     monkeypatch.setattr(room, "talk_to_child", lambda *_: ([json.dumps(asdict(found))], "", 0))
 
 
-def test_hours_are_those_of_whole_steps_without_the_first_which_compile() -> None:
+def test_hours_are_those_of_whole_steps_and_evaluations_without_the_first_which_compile() -> None:
     report = _judge(SETTINGS, _shortened(SETTINGS), FOUND, None)
     assert report.step_seconds == pytest.approx(0.25 * 100 / 6)
-    assert report.hours == pytest.approx(5000 * 0.25 * 100 / 6 / 3600)
     assert report.tokens_per_second == pytest.approx(6 * SHAPE.context / 0.25)
+    speed = Speed(tokens_per_second=report.tokens_per_second, basis="measured")
+    chosen = ChosenRun(
+        settings=SETTINGS, predicted_gpu_bytes=None, peak_flops=None, ram_needs={}, speed=speed
+    )
+    assert report.hours == chosen.hours
+    windows = 5000 * 100 + 5000 // 6 * 16 / 3
+    assert report.hours == pytest.approx(windows * 0.25 / 6 / 3600)
 
 
 def test_speed_is_compared_with_the_peak_of_the_card(monkeypatch: pytest.MonkeyPatch) -> None:

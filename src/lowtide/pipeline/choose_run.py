@@ -20,7 +20,7 @@ from lowtide.plan.machine import LIBRARY_BYTES, Machine, choose_machine, cpu_mac
 from lowtide.plan.make_plan import ModelPlan
 from lowtide.plan.measured import MeasuredSpeed, read_speeds, remember_speed
 from lowtide.plan.plan_file import read_plan
-from lowtide.plan.speed import MEASURED_HERE, Speed, hours_of_run, predict_speed
+from lowtide.plan.speed import MEASURED_HERE, Speed, hours_of_settings, predict_speed
 from lowtide.storage.paths import as_path
 from lowtide.storage.publish import storage_errors
 from lowtide.training.run_folder import RUN_NAME, read_run_record
@@ -70,14 +70,7 @@ class ChosenRun:
         """Of the whole run, by the speed that is expected."""
         if self.speed is None:
             return None
-        settings = self.settings
-        return hours_of_run(
-            settings.steps,
-            batch_tokens=settings.batch_tokens,
-            evaluate_every=settings.evaluate_every,
-            evaluate_tokens=settings.evaluate_windows * settings.shape.context,
-            speed=self.speed,
-        )
+        return hours_of_settings(self.settings, self.speed)
 
 
 def choose_run(

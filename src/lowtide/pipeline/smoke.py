@@ -32,6 +32,7 @@ from lowtide.events import Listener, Note, ignore
 from lowtide.guard.process_folders import process_folder_name, remove_orphan_folders
 from lowtide.pipeline.folder import nearest_folder
 from lowtide.pipeline.watch_run import ShouldStop, never_stop
+from lowtide.plan.speed import MEASURED_HERE, Speed, hours_of_settings
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.storage.publish import storage_errors
 from lowtide.storage.sealed_json import JsonObject
@@ -232,7 +233,7 @@ def _judge(
 ) -> SmokeReport:
     usual = sorted(found.seconds[2:])[len(found.seconds[2:]) // 2]  # the first steps compile
     step_seconds = usual * settings.batch_tokens / short.batch_tokens
-    rate = settings.batch_tokens / step_seconds
+    speed = Speed(tokens_per_second=settings.batch_tokens / step_seconds, basis=MEASURED_HERE)
     serious = tuple(_bad_losses(settings, found))
     return SmokeReport(
         micro_batch=found.micro_batch,
@@ -241,8 +242,8 @@ def _judge(
         val_loss=found.val_loss,
         sample=found.sample,
         step_seconds=step_seconds,
-        tokens_per_second=rate,
-        hours=settings.steps * step_seconds / 3600,
+        tokens_per_second=speed.tokens_per_second,
+        hours=hours_of_settings(settings, speed),
         checkpoint_seconds=found.checkpoint_seconds,
         gpu_bytes=found.gpu_bytes,
         predicted_gpu_bytes=predicted,
