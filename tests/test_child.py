@@ -12,6 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
+from lowtide.child import kill_session
+
 BUSY = """
 import sys
 from lowtide.child import run_child
@@ -53,3 +55,29 @@ def test_a_busy_child_goes_when_its_run_is_killed(tmp_path: Path) -> None:
     while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sessions and signals of POSIX")
+def test_a_session_is_ended_even_if_its_first_process_has_gone() -> None:
+    started = "import subprocess, sys; print(subprocess.Popen(sys.argv[1:]).pid, flush=True)"
+    command = [sys.executable, "-c", started, "sleep", "3600"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, start_new_session=True) as first:
+        assert first.stdout is not None
+        left = psutil.Process(int(first.stdout.readline()))
+        first.wait()
+        assert left.is_running()
+        kill_session(first)
+    gone, alive = psutil.wait_procs([left], timeout=60)
+    assert alive == [] or left.status() == psutil.STATUS_ZOMBIE, gone
+
+
+@pytest.mark.skipif(os.name != "posix", reason="sessions and signals of POSIX")
+def test_a_session_that_has_taken_the_id_of_one_that_ended_is_left_alone() -> None:
+    ended = subprocess.Popen(["true"], start_new_session=True)
+    ended.wait()
+    with subprocess.Popen(["sleep", "3600"], start_new_session=True) as other:
+        ended.pid = other.pid
+        kill_session(ended)
+        with pytest.raises(subprocess.TimeoutExpired):
+            other.wait(0.5)
+        other.kill()

@@ -90,11 +90,20 @@ def _end(process: subprocess.Popen[bytes], stderr: IO[bytes]) -> tuple[int, str]
 
 def kill_session(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
     """End a process that was started with `start_new_session`, and what it started, such as compilers."""
-    if hasattr(os, "killpg"):
+    if hasattr(os, "killpg") and not (process.returncode is not None and _exists(process.pid)):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
     process.kill()
     process.wait()
+
+
+def _exists(pid: int) -> bool:
+    """Whether the id is in use. Of a process that was waited for, it is another's then, and so is its group."""
+    try:
+        os.kill(pid, 0)
+    except OSError as error:
+        return isinstance(error, PermissionError)
+    return True
 
 
 def ran_out_of_memory(code: int) -> bool:

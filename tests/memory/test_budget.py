@@ -101,7 +101,7 @@ def test_the_largest_part_is_named() -> None:
     with pytest.raises(DoesNotFitError) as caught:
         check_needs(choose_budget("1MiB", limit_of(GIB)), {"blocks": MIB, "encoder": 160 * MIB})
     assert caught.value.problem == (
-        "needs 161.0 MiB but the budget is 1.0 MiB; the largest part is encoder (160.0 MiB)"
+        "needs 161.0 MiB but the budget is 1.0 MiB as named; the largest part is encoder (160.0 MiB)"
     )
     assert caught.value.remedy == "pass `--memory 161MiB` or more"
 
@@ -117,6 +117,8 @@ def test_what_the_user_has_sized_already_leaves_a_quarter_free() -> None:
     """torch with CUDA alone takes 2 GiB: a modest share would stop every training run after a step."""
     assert choose_budget(None, limit_of(100 * GIB), generous=True).total_bytes == 75 * GIB
     assert choose_budget("1GiB", limit_of(100 * GIB), generous=True).total_bytes == GIB
+    with pytest.raises(DoesNotFitError, match="leaves a quarter of the memory free"):
+        check_needs(choose_budget(None, limit_of(4 * GIB), generous=True), {"torch": 4 * GIB})
 
 
 @pytest.mark.parametrize(

@@ -9,13 +9,14 @@ from pathlib import Path
 import pytest
 
 from lowtide.errors import DoesNotFitError, UsageError
+from lowtide.memory.limits import LimitCandidate, MemoryLimit
 from lowtide.model.needs import Recipe
 from lowtide.model.shape import find_shape
 from lowtide.pipeline.choose_run import Asked, check_fit, choose_run
 from lowtide.plan.machine import choose_machine
 from lowtide.training.settings import RunSettings
 from lowtide.training.time_steps import time_steps
-from lowtide.units import parse_bytes
+from lowtide.units import GIB, parse_bytes
 from tests.commands import call
 from tests.training.small_runs import make_settings, make_tokens, write_plan
 
@@ -45,6 +46,13 @@ def follow(advice: str, settings: RunSettings) -> RunSettings | None:
         return None
     recipe = flags.get("recipe", settings.recipe)
     return replace(settings, micro_batch=int(flags["micro-batch"]), recipe=recipe)  # type: ignore[arg-type]
+
+
+def test_a_recipe_that_cannot_run_is_not_advised() -> None:
+    settings = wanted("gpt2-large", 4, "lean")
+    with pytest.raises(DoesNotFitError) as refused:
+        check_fit(settings, replace(SMALL_CARD, has_torchao=False))
+    assert follow(refused.value.remedy, settings) is None
 
 
 @pytest.mark.parametrize(
@@ -141,10 +149,31 @@ def test_on_a_cpu_a_run_that_nobody_sized_ends_within_the_hour(
     assert chosen.speed.tokens_per_second == pytest.approx(rate)
     assert chosen.hours is not None
     assert 0.2 < chosen.hours < 1.0
+    timed_first = asked[:]
     again = choose_run(
         large, tmp_path / "run", Asked(device="cpu"), restart=False, slurm={}, speeds=speeds
     )
-    assert (again, asked) == (chosen, asked[:])
+    assert again == chosen
+    assert asked == timed_first
+
+
+@pytest.mark.parametrize("place", [None, "a file/speeds.json"])
+def test_speeds_that_cannot_be_remembered_are_used_all_the_same(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str | None
+) -> None:
+    asked = timed(monkeypatch, 2e10)
+    (tmp_path / "a file").touch()
+    speeds = None if place is None else tmp_path / place
+    chosen = choose_run(
+        large, tmp_path / "run", Asked(device="cpu"), restart=False, slurm={}, speeds=speeds
+    )
+    assert chosen.settings.model in asked
+    assert len(asked) == len(set(asked))
+    assert chosen.speed is not None
+    rate = 2e10 / chosen.settings.shape.flops_per_token
+    assert chosen.speed.tokens_per_second == pytest.approx(rate)
+    assert chosen.hours is not None
+    assert 0.2 < chosen.hours < 1.0
 
 
 def test_on_a_cpu_no_more_windows_at_a_time_are_taken_than_make_it_faster(
@@ -159,10 +188,19 @@ def test_on_a_cpu_no_more_windows_at_a_time_are_taken_than_make_it_faster(
     assert chosen.settings.recipe == "fast"
 
 
+@pytest.mark.parametrize("torchao", [None, "found"])
+@pytest.mark.parametrize(("model", "memory"), [("gpt2-mini", "1GiB"), ("gpt2", "2GiB")])
 def test_the_budget_decides_what_fits_on_a_cpu_and_the_advice_works(
-    large: Path, tmp_path: Path
+    large: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    model: str,
+    memory: str,
+    torchao: str | None,
 ) -> None:
-    asked = Asked(device="cpu", model="gpt2-mini", memory="1GiB", steps=5)
+    timed(monkeypatch, 1e11)
+    monkeypatch.setattr("lowtide.plan.machine.find_spec", lambda _: torchao)
+    asked = Asked(device="cpu", model=model, memory=memory, steps=5)
     with pytest.raises(DoesNotFitError) as refused:
         choose_run(large, tmp_path / "run", asked, restart=False, slurm={})
     advised = re.search(r"`--memory (\S+)`", refused.value.remedy)
@@ -172,9 +210,48 @@ def test_the_budget_decides_what_fits_on_a_cpu_and_the_advice_works(
     assert sum(chosen.ram_needs.values()) <= parse_bytes(advised[1])
 
 
+def have_little_free(monkeypatch: pytest.MonkeyPatch, free_bytes: int) -> None:
+    """A machine of 24 GiB; by default a run leaves 6 GiB of them free."""
+    free = LimitCandidate(source="this test", total_bytes=free_bytes, whole_bytes=24 * GIB)
+    limit = MemoryLimit(candidates=(free,))
+    monkeypatch.setattr("lowtide.plan.machine.machine_limit", lambda **_: limit)
+
+
+@pytest.mark.parametrize("planned", [True, False])
+def test_where_the_default_leaves_nothing_it_is_named_and_the_advice_works(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, planned: bool
+) -> None:
+    timed(monkeypatch, 1e11)
+    have_little_free(monkeypatch, 5 * GIB)
+    if planned:
+        data = make_tokens(tmp_path / "tokens")
+        asked = Asked(plan=write_plan(tmp_path / "plan.toml", make_settings(data)))
+    else:
+        data, asked = large, Asked(device="cpu", model="gpt2-mini", steps=5)
+    with pytest.raises(DoesNotFitError) as refused:
+        choose_run(data, tmp_path / "run", asked, restart=False, slurm={})
+    assert "a quarter of the memory free" in refused.value.problem
+    advised = re.search(r"^pass `--memory (\S+)`", refused.value.remedy)
+    assert advised
+    asked = replace(asked, memory=advised[1])
+    chosen = choose_run(data, tmp_path / "run", asked, restart=False, slurm={})
+    assert sum(chosen.ram_needs.values()) <= parse_bytes(advised[1])
+
+
+def test_more_memory_than_is_free_is_not_advised(
+    large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    have_little_free(monkeypatch, GIB)
+    asked = Asked(device="cpu", model="gpt2", steps=5)
+    with pytest.raises(DoesNotFitError) as refused:
+        choose_run(large, tmp_path / "run", asked, restart=False, slurm={})
+    assert refused.value.remedy.startswith("run where `--memory")
+
+
 def test_without_torchao_the_leanest_recipe_is_not_planned(
     large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    timed(monkeypatch, 1e11)
     asked = Asked(device="cpu", model="gpt2", memory="2400MiB", steps=5)
     monkeypatch.setattr("lowtide.plan.machine.find_spec", lambda _: None)
     with pytest.raises(DoesNotFitError):

@@ -6,16 +6,18 @@ import dataclasses
 import json
 from itertools import product
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import pytest
 
 import lowtide
 from lowtide import Tokenizer, TokenizeSettings
+from lowtide.memory.limits import LimitCandidate, MemoryLimit
 from lowtide.pipeline.examine import Proof
 from lowtide.shards.manifest import SplitRecord, read_manifest, write_manifest
 from lowtide.shards.read import open_dataset
-from lowtide.units import MIB
+from lowtide.units import GIB, MIB
 from tests.boxes import run_in_box
 from tests.commands import LOWTIDE
 from tests.laws.chats import write_chats
@@ -69,6 +71,24 @@ def test_with_end_of_text_around_them_too(
     proof = lowtide.verify(tmp_path)
     assert (proof.verification.problems, proof.comparison) == ((), "")
     assert proof.compared_documents > 60
+
+
+@pytest.mark.parametrize("examples", ["chat", None])
+def test_with_less_than_a_quarter_of_memory_free_all_is_compared(
+    examples: Literal["chat"] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat = [{"role": "user", "content": "high"}, {"role": "assistant", "content": "low"}]
+    source = write_chats(tmp_path / "in", [chat] * 5)["jsonl"]
+    if examples is None:
+        source = tmp_path / "in.txt"
+        source.write_text("high tide, low tide")
+    lowtide.tokenize([source], tmp_path / "out", TokenizeSettings(examples=examples, val=0.0))
+    free = LimitCandidate(source="this test", total_bytes=5 * GIB, whole_bytes=24 * GIB)
+    limit = MemoryLimit(candidates=(free,))
+    monkeypatch.setattr("lowtide.pipeline.examine_examples.machine_limit", lambda: limit)
+    proof = lowtide.verify(tmp_path / "out")
+    assert proof.compared_documents == (1 if examples is None else 5)
+    assert proof.comparison == ""
 
 
 def remade(rows: Path, folder: Path, *, change: str) -> Proof:

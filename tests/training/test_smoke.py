@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import math
 import os
+import queue
 import subprocess
 import sys
+import threading
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
 
+from lowtide.child import OUT_OF_MEMORY, kill_session
 from lowtide.errors import (
     DoesNotFitError,
     LowtideError,
@@ -26,7 +30,7 @@ from lowtide.pipeline import smoke as room
 from lowtide.pipeline import start_run as start_room
 from lowtide.pipeline.choose_run import ChosenRun
 from lowtide.pipeline.folder import RUN, check_folder
-from lowtide.pipeline.smoke import ChildReport, _judge, _shortened, smoke
+from lowtide.pipeline.smoke import ChildReport, _judge, _shortened, smoke, talk_to_child
 from lowtide.pipeline.start_run import StartedRun, smoke_lines, start_run
 from lowtide.plan.speed import Speed
 from lowtide.storage.sealed_json import JsonObject
@@ -82,11 +86,17 @@ def answer(monkeypatch: pytest.MonkeyPatch, found: ChildReport) -> None:
     monkeypatch.setattr(room, "talk_to_child", lambda *_: ([json.dumps(asdict(found))], "", 0))
 
 
-def test_hours_are_those_of_whole_steps_without_the_first_which_compile() -> None:
+def test_hours_are_those_of_whole_steps_and_evaluations_without_the_first_which_compile() -> None:
     report = _judge(SETTINGS, _shortened(SETTINGS), FOUND, None)
     assert report.step_seconds == pytest.approx(0.25 * 100 / 6)
-    assert report.hours == pytest.approx(5000 * 0.25 * 100 / 6 / 3600)
     assert report.tokens_per_second == pytest.approx(6 * SHAPE.context / 0.25)
+    speed = Speed(tokens_per_second=report.tokens_per_second, basis="measured")
+    chosen = ChosenRun(
+        settings=SETTINGS, predicted_gpu_bytes=None, peak_flops=None, ram_needs={}, speed=speed
+    )
+    assert report.hours == chosen.hours
+    windows = 5000 * 100 + 5000 // 6 * 16 / 3
+    assert report.hours == pytest.approx(windows * 0.25 / 6 / 3600)
 
 
 def test_speed_is_compared_with_the_peak_of_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -145,20 +155,24 @@ def test_an_error_of_the_child_is_told_as_its_own(
     assert (told.value.problem, told.value.remedy) == ("it broke", "mend it")
 
 
+@pytest.mark.parametrize(
+    ("code", "kind"), [(-9, DoesNotFitError), (OUT_OF_MEMORY, DoesNotFitError), (1, LowtideError)]
+)
 def test_a_child_that_died_without_a_word_is_told_and_leaves_nothing(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, kind: type[LowtideError]
 ) -> None:
     def die(asked: JsonObject, *_: object) -> tuple[list[str], str, int]:
         Path(str(asked["out"])).mkdir()
         assert Path(str(asked["out"])).is_relative_to(tmp_path)
-        return [], "", -9
+        return [], "", code
 
     monkeypatch.setattr(room, "talk_to_child", die)
     with pytest.raises(LowtideError) as told:
         smoke(SETTINGS, tmp_path / "deep" / "run")
     assert list(tmp_path.iterdir()) == []
-    assert "code -9" in told.value.problem
-    assert "--micro-batch" in told.value.remedy
+    assert type(told.value) is kind
+    assert f"code {code}" in told.value.problem
+    assert ("--micro-batch" in told.value.remedy) == (kind is DoesNotFitError)
 
 
 def start(chosen: ChosenRun, out: Path, **changed: object) -> StartedRun:
@@ -215,6 +229,31 @@ def test_ranks_share_the_budget_of_their_machine(tmp_path: Path) -> None:
     four = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "4"}
     with pytest.raises(DoesNotFitError, match=r"the budget is 75\.0 MiB"):
         start(chosen, tmp_path / "run", environment=four, memory="300MiB")
+
+
+def test_the_reader_has_ended_before_its_pipe_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The reader is held up between two lines until the child is killed; a traceback of it fails the test."""
+    has_line, killed = threading.Event(), threading.Event()
+    ended: list[str | None] = []
+
+    class Slow(queue.SimpleQueue[str | None]):
+        def put(self, line: str | None, *_: object) -> None:
+            has_line.set()
+            killed.wait()
+            time.sleep(0.2)  # without a join, the pipe is closed meanwhile
+            ended.append(line)
+
+    def kill(child: subprocess.Popen[str]) -> None:
+        kill_session(child)
+        killed.set()
+
+    code = "import time; print('a line', flush=True); time.sleep(3600)"
+    monkeypatch.setattr(room, "python_command", lambda *_: [sys.executable, "-c", code])
+    monkeypatch.setattr(room, "kill_session", kill)
+    monkeypatch.setattr(room.queue, "SimpleQueue", Slow)
+    with pytest.raises(StoppedError):
+        talk_to_child({}, ignore, lambda: "interrupted" if has_line.is_set() else None)
+    assert ended == ["a line\n", None]
 
 
 @pytest.mark.parametrize(("reason", "code"), [("interrupted", 130), ("terminated", 75)])

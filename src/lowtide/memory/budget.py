@@ -21,6 +21,11 @@ DEFAULT_SHARE = 4
 DEFAULT_MOST_BYTES = 2 * GIB
 DEFAULT_LEAST_BYTES = 256 * MIB
 
+_RULES = {
+    "named": "as named",
+    "default": "by default",
+    "spare": "by default, which leaves a quarter of the memory free",
+}
 _PERCENT = re.compile(r"\s*(\d+(?:\.\d+)?)\s*%\s*")
 
 
@@ -29,15 +34,19 @@ class Budget:
     """How much private memory the whole process tree may take."""
 
     total_bytes: int
-    source: Literal["named", "default"]
+    source: Literal["named", "default", "spare"]
     limit: MemoryLimit
 
     @property
     def in_words(self) -> str:
         """What to say at the start, such as `1.0 GiB as named (available memory: 8.0 GiB)`."""
-        origin = "as named" if self.source == "named" else "by default"
         room = f"{self.limit.source}: {format_bytes(self.limit.total_bytes)}"
-        return f"{format_bytes(self.total_bytes)} {origin} ({room})"
+        return f"{self.size_in_words} ({room})"
+
+    @property
+    def size_in_words(self) -> str:
+        """The size and the rule it follows from, such as `1.0 GiB as named`."""
+        return f"{format_bytes(self.total_bytes)} {_RULES[self.source]}"
 
 
 def choose_budget(text: str | None, limit: MemoryLimit, *, generous: bool = False) -> Budget:
@@ -46,8 +55,9 @@ def choose_budget(text: str | None, limit: MemoryLimit, *, generous: bool = Fals
     Generous, for work whose size the user has chosen already, such as a model: `None` leaves a quarter free.
     """
     if text is None:
-        found = limit.spare_bytes if generous else _default_bytes(limit.total_bytes)
-        return Budget(total_bytes=found, source="default", limit=limit)
+        if generous:
+            return Budget(total_bytes=limit.spare_bytes, source="spare", limit=limit)
+        return Budget(total_bytes=_default_bytes(limit.total_bytes), source="default", limit=limit)
     total_bytes = _named_bytes(text, limit)
     if total_bytes > limit.total_bytes:
         raise DoesNotFitError(
@@ -65,13 +75,14 @@ def check_needs(budget: Budget, needs: Mapping[str, int]) -> None:
         return
     largest = max(needs, key=lambda name: needs[name])
     raise DoesNotFitError(
-        f"needs {format_bytes(wanted_bytes)} but the budget is {format_bytes(budget.total_bytes)}; "
+        f"needs {format_bytes(wanted_bytes)} but the budget is {budget.size_in_words}; "
         f"the largest part is {largest} ({format_bytes(needs[largest])})",
-        remedy=_remedy(budget.limit, wanted_bytes),
+        remedy=advise_memory(budget.limit, wanted_bytes),
     )
 
 
-def _remedy(limit: MemoryLimit, wanted_bytes: int) -> str:
+def advise_memory(limit: MemoryLimit, wanted_bytes: int) -> str:
+    """The `--memory` that is enough; where the machine does not have it, to run elsewhere."""
     enough = round_up_to_mib(wanted_bytes)
     if parse_bytes(enough) <= limit.total_bytes:
         return f"pass `--memory {enough}` or more"

@@ -9,18 +9,18 @@ from pathlib import Path
 
 from lowtide.dataset.settings import WindowKind
 from lowtide.dataset.token_dataset import TokenDataset
-from lowtide.errors import DoesNotFitError, UsageError
+from lowtide.errors import UsageError
 from lowtide.model.needs import Device, peak_of_run
 from lowtide.model.shape import SHAPES
 from lowtide.pipeline.plan import look_at_data, make_plan
 from lowtide.pipeline.run_source import is_of_inbox
 from lowtide.plan.finetune import FineTuning, finetune_settings
-from lowtide.plan.fit import RECIPES, largest_micro_batch
+from lowtide.plan.fit import RECIPES, does_not_fit, largest_micro_batch, runnable_recipes
 from lowtide.plan.machine import LIBRARY_BYTES, Machine, choose_machine, cpu_machine
 from lowtide.plan.make_plan import ModelPlan
 from lowtide.plan.measured import MeasuredSpeed, read_speeds, remember_speed
 from lowtide.plan.plan_file import read_plan
-from lowtide.plan.speed import MEASURED_HERE, Speed, hours_of_run, predict_speed
+from lowtide.plan.speed import MEASURED_HERE, Speed, hours_of_settings, predict_speed
 from lowtide.storage.paths import as_path
 from lowtide.storage.publish import storage_errors
 from lowtide.training.run_folder import RUN_NAME, read_run_record
@@ -70,14 +70,7 @@ class ChosenRun:
         """Of the whole run, by the speed that is expected."""
         if self.speed is None:
             return None
-        settings = self.settings
-        return hours_of_run(
-            settings.steps,
-            batch_tokens=settings.batch_tokens,
-            evaluate_every=settings.evaluate_every,
-            evaluate_tokens=settings.evaluate_windows * settings.shape.context,
-            speed=self.speed,
-        )
+        return hours_of_settings(self.settings, self.speed)
 
 
 def choose_run(
@@ -94,6 +87,7 @@ def choose_run(
     On a CPU a few steps are timed where the run will take minutes and its speed is not known.
     """
     _check_end(asked)
+    measured: tuple[MeasuredSpeed, ...] = ()
     with storage_errors(as_path(out), doing="read"):
         stands = (Path(out) / RUN_NAME).exists() and not restart
     if stands:
@@ -104,13 +98,17 @@ def choose_run(
     elif asked.init is not None:
         base = _tune_now(data, asked.init, asked, slurm)
     else:
-        base = _plan_now(data, asked, slurm, speeds)
+        base, measured = _plan_now(data, asked, slurm, speeds)
     settings = with_wishes(replace(base, data=str(Path(data).absolute())), asked)
-    chosen = fit_to_machine(settings, slurm=slurm, speeds=speeds, memory=asked.memory)
+    chosen = fit_to_machine(
+        settings, slurm=slurm, speeds=speeds, memory=asked.memory, measured=measured
+    )
     if stands or not _is_slow(settings.device, chosen):
         return chosen
-    _time_here(settings, chosen.machine_name, speeds)
-    return fit_to_machine(settings, slurm=slurm, speeds=speeds, memory=asked.memory)
+    measured = (*measured, _time_here(settings, chosen.machine_name, speeds))
+    return fit_to_machine(
+        settings, slurm=slurm, speeds=speeds, memory=asked.memory, measured=measured
+    )
 
 
 def refuse_other_kind(out: Path, *, inbox: bool) -> None:
@@ -140,15 +138,19 @@ def fit_to_machine(
     slurm: Mapping[str, str],
     speeds: Path | None,
     memory: str | None = None,
+    measured: tuple[MeasuredSpeed, ...] = (),
 ) -> ChosenRun:
-    """The settings with what is known of the machine; DoesNotFitError for what does not fit."""
+    """The settings with what is known of the machine; DoesNotFitError for what does not fit.
+
+    `measured` was measured just now, and counts even if it could not be written to `speeds`.
+    """
     machine = (
         choose_machine(slurm=slurm) if settings.device == "cuda" else cpu_machine(slurm, memory)
     )
     if settings.device == "cuda" and machine.device == "cpu":  # torch itself says so
         return ChosenRun(settings=settings, predicted_gpu_bytes=None, peak_flops=None, ram_needs={})
     predicted = check_fit(settings, machine)
-    machine = replace(machine, measured=read_speeds(speeds, machine.name))
+    machine = replace(machine, measured=read_speeds(speeds, machine.name) + measured)
     speed = predict_speed(settings.shape, machine, settings.recipe)
     if machine.device == "cpu":
         return ChosenRun(
@@ -266,9 +268,13 @@ def _plan_now(
     asked: Asked,
     slurm: Mapping[str, str],
     speeds: Path | None,
-) -> RunSettings:
-    """On a CPU the model and the length follow from how fast it is: timed until the chosen model was."""
+) -> tuple[RunSettings, tuple[MeasuredSpeed, ...]]:
+    """The settings, and the speeds measured for them.
+
+    On a CPU the model and the length follow from the speed: models are timed until the chosen one was.
+    """
     tokens = None
+    measured: tuple[MeasuredSpeed, ...] = ()
     if asked.epochs is not None:
         tokens = max(1, round(asked.epochs * look_at_data(data, asked.tokenizer).train_tokens))
     for _ in SHAPES:
@@ -279,14 +285,13 @@ def _plan_now(
             batch_tokens=asked.batch_tokens,
             tokens=tokens,
             tokenizer=asked.tokenizer,
-            machine=machine_for(asked, slurm),
+            machine=replace(machine_for(asked, slurm), measured=measured),
             speeds=speeds,
         )
         if asked.model or asked.steps or tokens or not _is_slow(plan.machine.device, plan.chosen):
             break
-        if not _time_here(plan.settings, plan.machine.name, speeds):
-            break
-    return plan.settings
+        measured = (*measured, _time_here(plan.settings, plan.machine.name, speeds))
+    return plan.settings, measured
 
 
 def _is_slow(device: Device, chosen: ModelPlan | ChosenRun) -> bool:
@@ -295,10 +300,8 @@ def _is_slow(device: Device, chosen: ModelPlan | ChosenRun) -> bool:
     return device == "cpu" and not known and (chosen.hours or 0.0) > _TIMED_HOURS
 
 
-def _time_here(settings: RunSettings, machine: str, speeds: Path | None) -> bool:
-    """Whether some steps were timed, and their speed is remembered for the plan."""
-    if speeds is None:
-        return False
+def _time_here(settings: RunSettings, machine: str, speeds: Path | None) -> MeasuredSpeed:
+    """The speed of a few steps, remembered in `speeds` for later plans."""
     from lowtide.training.time_steps import time_steps  # with torch
 
     measured = MeasuredSpeed(
@@ -308,7 +311,7 @@ def _time_here(settings: RunSettings, machine: str, speeds: Path | None) -> bool
         shape=settings.shape,
     )
     remember_speed(speeds, measured)
-    return True
+    return measured
 
 
 def with_wishes(base: RunSettings, asked: Asked) -> RunSettings:
@@ -356,16 +359,18 @@ def check_fit(settings: RunSettings, machine: Machine) -> int:
     predicted = peak_of_run(settings.shape, settings.micro_batch, settings.step_kind).total
     if predicted <= machine.budget_bytes:
         return predicted
-    raise DoesNotFitError(
+    raise does_not_fit(
         f"{settings.model} with {settings.micro_batch} windows at a time needs {format_bytes(predicted)} "
-        f"(predicted), and {machine.name} has {format_bytes(machine.budget_bytes)} for it",
+        "(predicted)",
+        predicted,
+        machine,
         remedy=f"{_what_fits(settings, machine)} `lowtide plan` shows what fits",
     )
 
 
 def _what_fits(settings: RunSettings, machine: Machine) -> str:
     """A smaller part with the recipe there is, or with the next leaner one; smaller parts add up gradients."""
-    for recipe in RECIPES[RECIPES.index(settings.recipe) :]:
+    for recipe in runnable_recipes(machine)[RECIPES.index(settings.recipe) :]:
         kind = replace(settings.step_kind, recipe=recipe, accumulating=True)
         fitting = largest_micro_batch(
             settings.shape, kind, machine.budget_bytes, most=settings.micro_batch

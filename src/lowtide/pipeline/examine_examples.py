@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from lowtide.errors import DataError, LowtideError, UsageError
-from lowtide.memory.budget import choose_budget
 from lowtide.memory.limits import machine_limit
 from lowtide.memory.meter import private_bytes
 from lowtide.pipeline.prepare import choose_cut_rule, choose_delimiter
@@ -81,9 +80,13 @@ def compare_examples(
 def fenced_reference(
     vocabulary: Vocabulary, special_in_text: SpecialInText, marks: Mapping[str, int] | None = None
 ) -> Iterator[ReferenceApart]:
-    """The reference in a child that takes what the machine allows, less what this process holds."""
-    budget = choose_budget(None, machine_limit(), generous=True)
-    allowance_bytes = budget.total_bytes - private_bytes() - _BESIDE_BYTES - APART_BYTES
+    """The reference in a child that leaves a quarter of the memory free, less what this process holds.
+
+    With little memory free that would leave it nothing: then it takes half of what is free.
+    """
+    limit = machine_limit()
+    share_bytes = max(limit.spare_bytes, limit.total_bytes // 2)
+    allowance_bytes = share_bytes - private_bytes() - _BESIDE_BYTES - APART_BYTES
     reference = ReferenceApart(
         vocabulary, special_in_text, marks, allowance_bytes=max(allowance_bytes, MIB)
     )

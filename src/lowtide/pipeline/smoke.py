@@ -15,11 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import IO
+from typing import IO, TypeAlias
 
 import msgspec
 
-from lowtide.child import kill_session, python_command
+from lowtide.child import kill_session, python_command, ran_out_of_memory
 from lowtide.errors import (
     DoesNotFitError,
     InterruptedRun,
@@ -32,6 +32,7 @@ from lowtide.events import Listener, Note, ignore
 from lowtide.guard.process_folders import process_folder_name, remove_orphan_folders
 from lowtide.pipeline.folder import nearest_folder
 from lowtide.pipeline.watch_run import ShouldStop, never_stop
+from lowtide.plan.speed import MEASURED_HERE, Speed, hours_of_settings
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.storage.publish import storage_errors
 from lowtide.storage.sealed_json import JsonObject
@@ -48,6 +49,8 @@ _LOOK_SECONDS = 0.2
 _FIRST_LOSS_NATS = 0.6
 """How far from ln(vocabulary) a model may begin: its first guesses are nearly even."""
 _PEAK_SHARE = 0.05
+_Received: TypeAlias = "queue.SimpleQueue[str | None]"
+"""Lines of the child; None after the last."""
 _KINDS = {kind.exit_code: kind for kind in (UsageError, DoesNotFitError, VerificationError)}
 
 
@@ -158,12 +161,15 @@ def talk_to_child(
     ):
         assert child.stdin is not None, "as asked for"
         assert child.stdout is not None, "as asked for"
+        received: _Received = queue.SimpleQueue()
+        reader = threading.Thread(target=_pass_on, args=(child.stdout, received), daemon=True)
+        reader.start()
         try:
             with suppress(BrokenPipeError):  # it died at once: its code says so
                 child.stdin.write(json.dumps(asked))
                 child.stdin.close()
             lines: list[str] = []
-            for line in _lines_as_they_come(child.stdout, should_stop):
+            for line in _lines_as_they_come(received, should_stop):
                 if line.startswith(SAID):
                     listen(Note(text=line.removeprefix(SAID).strip()))
                 else:
@@ -171,24 +177,23 @@ def talk_to_child(
             code = child.wait()
         finally:
             kill_session(child)  # a step may take minutes, and nothing of the trial is kept
+            reader.join()  # leaving the `with` closes the pipe that it reads
         complaints.seek(0)
         return lines, complaints.read()[-_LAST_OF_STDERR:].strip(), code
 
 
-def _lines_as_they_come(pipe: IO[str], should_stop: ShouldStop) -> Iterator[str]:
+def _pass_on(pipe: IO[str], received: _Received) -> None:
+    for line in pipe:
+        received.put(line)
+    received.put(None)
+
+
+def _lines_as_they_come(received: _Received, should_stop: ShouldStop) -> Iterator[str]:
     """Every line of the child; StoppedError within a moment of a stop, however long the child is silent."""
-    lines: queue.SimpleQueue[str | None] = queue.SimpleQueue()
-
-    def pass_on() -> None:
-        for line in pipe:
-            lines.put(line)
-        lines.put(None)
-
-    threading.Thread(target=pass_on, daemon=True).start()
     while True:
         _leave_if_asked(should_stop)
         with suppress(queue.Empty):
-            line = lines.get(timeout=_LOOK_SECONDS)
+            line = received.get(timeout=_LOOK_SECONDS)
             if line is None:
                 return
             yield line
@@ -206,9 +211,15 @@ def _leave_if_asked(should_stop: ShouldStop) -> None:
 
 def _read_report(lines: list[str], complaint: str, code: int) -> ChildReport:
     if not lines:
+        said = complaint or "it said nothing"
+        if ran_out_of_memory(code):
+            raise DoesNotFitError(
+                f"the smoke test ran out of memory (code {code}: {said})",
+                remedy="pass a smaller `--micro-batch` or `--model`",
+            )
         raise LowtideError(
-            f"the smoke test ended with code {code}: {complaint or 'it said nothing'}",
-            remedy="a process killed without a word (-9) ran out of memory: pass a smaller `--micro-batch`",
+            f"the smoke test ended with code {code}: {said}",
+            remedy="mend what it names; `lowtide doctor` checks torch and the machine",
         )
     found = msgspec.convert(json.loads(lines[-1]), ChildReport)
     if found.error is not None:
@@ -222,7 +233,7 @@ def _judge(
 ) -> SmokeReport:
     usual = sorted(found.seconds[2:])[len(found.seconds[2:]) // 2]  # the first steps compile
     step_seconds = usual * settings.batch_tokens / short.batch_tokens
-    rate = settings.batch_tokens / step_seconds
+    speed = Speed(tokens_per_second=settings.batch_tokens / step_seconds, basis=MEASURED_HERE)
     serious = tuple(_bad_losses(settings, found))
     return SmokeReport(
         micro_batch=found.micro_batch,
@@ -231,8 +242,8 @@ def _judge(
         val_loss=found.val_loss,
         sample=found.sample,
         step_seconds=step_seconds,
-        tokens_per_second=rate,
-        hours=settings.steps * step_seconds / 3600,
+        tokens_per_second=speed.tokens_per_second,
+        hours=hours_of_settings(settings, speed),
         checkpoint_seconds=found.checkpoint_seconds,
         gpu_bytes=found.gpu_bytes,
         predicted_gpu_bytes=predicted,

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lowtide.errors import DoesNotFitError
 from lowtide.model.needs import peak_of_run
 from lowtide.model.shape import ModelShape
 from lowtide.plan.advise import choose_learning_rate
-from lowtide.plan.fit import Fit, choose_fit, fit_recipes, step_kind
+from lowtide.plan.fit import Fit, choose_fit, does_not_fit, fit_recipes, runnable_recipes, step_kind
 from lowtide.plan.machine import Machine
 from lowtide.plan.make_plan import (
     MOST_BETWEEN_CHECKPOINTS,
@@ -86,9 +85,12 @@ def _fit(asked: FineTuning, data: PlanData, machine: Machine) -> Fit:
     found = choose_fit(asked.shape, recipes, windows_per_step=windows)
     if found is not None:
         return found
-    needs = peak_of_run(asked.shape, 1, step_kind(machine, "leanest", attention=attention))
-    raise DoesNotFitError(
+    recipe = runnable_recipes(machine)[-1]
+    needs = peak_of_run(asked.shape, 1, step_kind(machine, recipe, attention=attention))
+    raise does_not_fit(
         f"{asked.model} needs {format_bytes(needs.total)} for one window of {asked.shape.context} tokens with "
-        f"the leanest recipe, and {machine.name} has {format_bytes(machine.budget_bytes)} for it",
+        f"the recipe {recipe}",
+        needs.total,
+        machine,
         remedy="pass a smaller `--context`, or start from a smaller model",
     )

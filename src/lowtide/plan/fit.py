@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from lowtide.errors import DoesNotFitError
+from lowtide.memory.budget import advise_memory
 from lowtide.model.needs import AttentionKind, Device, MemoryNeeds, Recipe, StepKind, peak_of_run
 from lowtide.model.shape import ModelShape
-from lowtide.plan.machine import Machine
+from lowtide.plan.machine import FRAGMENTATION, Machine
+from lowtide.units import format_bytes
 
 RECIPES: tuple[Recipe, ...] = ("fast", "lean", "leanest")
 _BUSY_TOKENS: dict[Device, int] = {"cuda": 4096, "cpu": 1024}
@@ -33,6 +36,11 @@ class Fit:
     parts: int
     kind: StepKind
     needs: MemoryNeeds
+
+
+def runnable_recipes(machine: Machine) -> tuple[Recipe, ...]:
+    """The recipes that can run there, the one that needs least memory last."""
+    return RECIPES if machine.has_torchao else RECIPES[:-1]
 
 
 def step_kind(
@@ -65,7 +73,7 @@ def fit_recipes(
     for recipe in RECIPES:
         kind = step_kind(machine, recipe, attention=attention)
         largest = largest_micro_batch(shape, kind, machine.budget_bytes, most=windows_per_step)
-        if recipe == "leanest" and not machine.has_torchao:
+        if recipe not in runnable_recipes(machine):
             largest = 0
         found.append(RecipeFit(recipe=recipe, largest_micro_batch=largest, kind=kind))
     return found
@@ -109,3 +117,13 @@ def choose_fit(shape: ModelShape, recipes: list[RecipeFit], *, windows_per_step:
         kind=kind,
         needs=peak_of_run(shape, micro_batch, kind),
     )
+
+
+def does_not_fit(what: str, needs_bytes: int, machine: Machine, *, remedy: str) -> DoesNotFitError:
+    """The refusal of what needs more memory than the machine has; on a CPU it names the `--memory` to pass."""
+    has = f"{machine.name} has {format_bytes(machine.budget_bytes)} for it"
+    if machine.ram is not None:
+        has += f" beside {format_bytes(machine.taken_bytes)} for torch: memory is {machine.ram.in_words}"
+        enough = int(needs_bytes / (1 - FRAGMENTATION)) + machine.taken_bytes
+        remedy = f"{advise_memory(machine.ram.limit, enough)}; or {remedy}"
+    return DoesNotFitError(f"{what}, and {has}", remedy=remedy)

@@ -10,7 +10,7 @@ from importlib.util import find_spec
 from types import MappingProxyType
 
 from lowtide.errors import UsageError
-from lowtide.memory.budget import choose_budget
+from lowtide.memory.budget import Budget, choose_budget
 from lowtide.memory.limits import machine_limit
 from lowtide.model.needs import Device
 from lowtide.plan.cards import Card, PeakSource, find_card, match_card
@@ -49,6 +49,8 @@ class Machine:
     """What was trained here before, and how fast."""
     has_torchao: bool = True
     """Without it, the recipe leanest does not run here."""
+    ram: Budget | None = None
+    """Where `total_bytes` comes from on a CPU; None for a card."""
 
     @property
     def slack_bytes(self) -> int:
@@ -202,4 +204,5 @@ def cpu_machine(slurm: Mapping[str, str] = _NO_SLURM, memory: str | None = None)
         bfloat16=False,
         found=f"no GPU found here; memory is {budget.in_words}",
         has_torchao=find_spec("torchao") is not None,
+        ram=budget,
     )

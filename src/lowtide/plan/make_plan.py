@@ -18,11 +18,19 @@ from lowtide.plan.advise import (
     choose_run_tokens,
     choose_warmup,
 )
-from lowtide.plan.fit import Fit, RecipeFit, choose_fit, fit_recipes, step_kind
-from lowtide.plan.machine import FRAGMENTATION, Machine
+from lowtide.plan.fit import (
+    Fit,
+    RecipeFit,
+    choose_fit,
+    does_not_fit,
+    fit_recipes,
+    runnable_recipes,
+    step_kind,
+)
+from lowtide.plan.machine import Machine
 from lowtide.plan.speed import Speed, hours_of_run, predict_speed
 from lowtide.training.settings import EVALUATED_WINDOWS, RunSettings
-from lowtide.units import format_bytes, format_count, round_up_to_mib
+from lowtide.units import format_bytes, format_count
 
 REASONABLE_HOURS = 7 * 24
 """Without `--hours`, a model that takes longer than a week is not recommended."""
@@ -331,16 +339,15 @@ def _does_not_fit(
     models: tuple[ModelPlan, ...], data: PlanData, machine: Machine, wishes: Wishes
 ) -> DoesNotFitError:
     one = models[0]
-    needs = peak_of_run(one.shape, 1, step_kind(machine, "leanest", attention=data.attention))
-    problem = (
+    recipe = runnable_recipes(machine)[-1]
+    needs = peak_of_run(one.shape, 1, step_kind(machine, recipe, attention=data.attention))
+    return does_not_fit(
         f"{one.name} needs {format_bytes(needs.total)} for one window of {one.shape.context} tokens with the "
-        f"leanest recipe, and {machine.name} has {format_bytes(machine.budget_bytes)} for it"
+        f"recipe {recipe}",
+        needs.total,
+        machine,
+        remedy=_what_fits(one, data, machine, wishes),
     )
-    remedy = _what_fits(one, data, machine, wishes)
-    if machine.device == "cpu":
-        enough = int(needs.total / (1 - FRAGMENTATION)) + machine.taken_bytes
-        remedy = f"pass `--memory {round_up_to_mib(enough)}` or more to train it here; or {remedy}"
-    return DoesNotFitError(problem, remedy=remedy)
 
 
 def _what_fits(one: ModelPlan, data: PlanData, machine: Machine, wishes: Wishes) -> str:

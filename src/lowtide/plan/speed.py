@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from lowtide.model.needs import Recipe
 from lowtide.model.shape import SHAPES, ModelShape
 from lowtide.plan.machine import Machine
+from lowtide.training.settings import RunSettings
 from lowtide.units import format_count
 
 UTILISATION = 0.35
@@ -44,6 +45,17 @@ def hours_of_run(
     evaluations = steps // evaluate_every if evaluate_every else 0
     tokens = steps * batch_tokens + evaluations * evaluate_tokens / 3
     return tokens / speed.tokens_per_second / 3600
+
+
+def hours_of_settings(settings: RunSettings, speed: Speed) -> float:
+    """How long `train` takes with these settings."""
+    return hours_of_run(
+        settings.steps,
+        batch_tokens=settings.batch_tokens,
+        evaluate_every=settings.evaluate_every,
+        evaluate_tokens=settings.evaluate_windows * settings.shape.context,
+        speed=speed,
+    )
 
 
 def _measured_here(shape: ModelShape, machine: Machine, recipe: Recipe) -> Speed | None:
