@@ -135,6 +135,29 @@ def arrow_cases() -> Iterator[Case]:
             must_fit=True,
         )
 
+        for entries in (2_000_000, 20_000_000):
+            yield Case(
+                name=f"arrow {form}, plain, a dictionary of {entries} entries",
+                make=partial(_large_dictionary, form, entries),
+                suffix=".feather" if form == "file" else ".arrow",
+                rows=500,
+                must_fit=entries < 20_000_000,
+                follow_advice=True,
+            )
+
+
+def _large_dictionary(form: files.ArrowForm, entries: int, path: Path) -> None:
+    """The documents and many empty entries; of the rows all but 500 are empty, and are left out."""
+    lengths = np.zeros(entries + 1, dtype=np.int32)
+    lengths[1 : DISTINCT + 1] = [len(text.encode()) for text in documents()]
+    buffers = [None, pa.py_buffer(np.cumsum(lengths, dtype=np.int32))]
+    buffers.append(pa.py_buffer("".join(documents()).encode()))
+    dictionary = pa.Array.from_buffers(pa.string(), entries, buffers)
+    rows = np.full(600_000, entries - 1, dtype=np.int32)
+    rows[:: len(rows) // 500] = np.arange(500) % DISTINCT
+    column = pa.DictionaryArray.from_arrays(pa.array(rows), dictionary)
+    files.write_arrow(path, pa.table({"text": column}), form=form)
+
 
 def _write_arrow(
     rows: int,

@@ -11,6 +11,8 @@ from bench.budget_inputs import FAILED, Case, all_cases, run_case
 
 NAMED = (
     "arrow file, plain, string, one batch of 400 MB",
+    "arrow file, plain, a dictionary of 20000000 entries",
+    "arrow stream, plain, a dictionary of 2000000 entries",
     "hostile file, zstd, a batch of 400 MB in few bytes",
     "hostile stream, 15,000 entries of metadata that are one of 20 KB",
     "parquet DELTA_BYTE_ARRAY, zstd, pages 1.0, 20000 rows",

@@ -27,13 +27,14 @@ from lowtide.tokenizer.word_runs import RunRecord
 from tests.shards.test_write import dies
 
 OUTSIDE = ["../thesis", "/thesis", "a/../../thesis", "..", ".", "", "a/..", "../", "a\0b"]
+EMPTY = xxhash.xxh3_128_hexdigest(b"")
 NAMED: dict[str, tuple[type, Callable[[str], object]]] = {
-    "shard": (ShardRecord, lambda name: {"name": name, "tokens": 1, "digest": ""}),
-    "index": (DocumentIndexRecord, lambda name: {"name": name, "documents": 1, "digest": ""}),
-    "learnt": (LearntRecord, lambda name: {"name": name, "tokens": 1, "digest": ""}),
+    "shard": (ShardRecord, lambda name: {"name": name, "tokens": 1, "digest": EMPTY}),
+    "index": (DocumentIndexRecord, lambda name: {"name": name, "documents": 1, "digest": EMPTY}),
+    "learnt": (LearntRecord, lambda name: {"name": name, "tokens": 1, "digest": EMPTY}),
     "mark": (
         LearntMark,
-        lambda name: {"name": name, "learnt_tokens": 1, "digest": "", "waiting": 0},
+        lambda name: {"name": name, "learnt_tokens": 1, "digest": EMPTY, "waiting": 0},
     ),
     "words": (RunRecord, lambda name: {"name": name, "size_bytes": 1, "digest": ""}),
     "tokenizer": (OutputFile, lambda name: {"name": name, "size_bytes": 1, "digest": ""}),
@@ -90,7 +91,18 @@ def forge(path: Path, change: Callable[[Any], None]) -> None:
     write_sealed(path, record)
 
 
-EMPTY = xxhash.xxh3_128_hexdigest(b"")
+@pytest.mark.parametrize("digest", ["a\ud800", "\udcff", "x" * 32, EMPTY[1:], EMPTY + "\n", ""])
+def test_a_digest_that_is_not_hexadecimal_is_refused(
+    tmp_path: Path, text: Path, digest: str
+) -> None:
+    lowtide.tokenize([text], tmp_path / "in", lowtide.TokenizeSettings(val=0))
+    forge(
+        tmp_path / "in/lowtide.json",
+        lambda record: record["splits"]["train"]["shards"][0].update(digest=digest),
+    )
+    with pytest.raises(VerificationError) as caught:
+        open_dataset(tmp_path / "in")
+    assert "lowtide.json" in caught.value.problem
 
 
 @pytest.mark.parametrize("part", ["finished", "open", "index"])

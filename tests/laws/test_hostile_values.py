@@ -25,9 +25,9 @@ CALLS: dict[str, tuple[str, ...]] = {
     "demo": ("--memory", "1KiB"),
     "train-tokenizer": ("a.txt", "--out", "vocabulary", "--vocab-size", "300", "--restart"),
     "tokenize": ("a.txt", "--out", "out", "--restart", "--val", "0"),
-    "plan": ("tokens", "--gpu", "RTX 4070"),
+    "plan": ("tokens", "--gpu", "RTX 4070", "--context", "16"),
     "train": ("tokens", "--out", "new", "--model", "gpt2", "--memory", "1MiB"),
-    "sample": ("run", "--count", "2"),
+    "sample": ("run", "--prompt", "some words", "--count", "2"),
     "inspect": ("tokens",),
     "verify": ("tokens",),
     "export": ("tokens", "--to", "nanogpt", "--out", "nano"),
@@ -40,6 +40,8 @@ CALLS: dict[str, tuple[str, ...]] = {
     "completion": ("bash",),
 }
 """A short call of each command, to put hostile values into."""
+SILENT = ("demo", "train", "compare", "watch")
+"""Whose short calls end before they print a result."""
 
 
 @pytest.fixture(scope="module")
@@ -119,13 +121,13 @@ def test_nul_in_a_plan_is_told(folder: Path, tmp_path: Path, key: str) -> None:
 
 @pytest.mark.slow  # a process for each command: what is left in a buffer is written at its end
 @pytest.mark.skipif(sys.platform != "linux", reason="a device that is always full")
-@pytest.mark.parametrize("name", [name for name in CALLS if name != "watch"])
+@pytest.mark.parametrize("name", [name for name in CALLS if name not in SILENT])
 def test_a_full_disk_behind_standard_output_is_told(folder: Path, name: str) -> None:
     with Path("/dev/full").open("wb") as full:
         done = subprocess.run(
             [*LOWTIDE, name, *CALLS[name]], cwd=folder, stdout=full, stderr=-1, check=False
         )
-    assert done.returncode in (1, 2, 3)
+    assert done.returncode == 1
     assert_told(Outcome(code=done.returncode, out="", err=done.stderr.decode()))
 
 

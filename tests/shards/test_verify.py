@@ -218,7 +218,9 @@ def test_a_manifest_that_its_own_layout_contradicts_is_found(
 ) -> None:
     layout = ShardLayout(format="npy", vocabulary_size=NARROW, shard_tokens=100)
     manifest = make_dataset(tmp_path, layout, train=make_stream([150], NARROW))
-    records = tuple(ShardRecord(name=name, tokens=tokens, digest="") for name, tokens in shards)
+    records = tuple(
+        ShardRecord(name=name, tokens=tokens, digest="0" * 32) for name, tokens in shards
+    )
     forged = dataclasses.replace(manifest.splits["train"], shards=records)
     write_manifest(tmp_path, dataclasses.replace(manifest, splits={"train": forged}))
     assert f"{MANIFEST_NAME}: " in problems(tmp_path)

@@ -294,6 +294,66 @@ def test_lengths_are_those_of_the_rows(rows: list[str | None], start: int, kind:
     assert text_lengths(values).tolist() == wanted
 
 
+def dictionary_of(
+    indices: list[int | None], entries: list[str | None], kind: pa.DataType
+) -> pa.DictionaryArray:
+    return pa.DictionaryArray.from_arrays(pa.array(indices, pa.int32()), pa.array(entries, kind))
+
+
+@pytest.mark.parametrize("kind", [pa.string(), pa.large_string(), pa.binary()], ids=str)
+@pytest.mark.parametrize("codec", ARROW_CODECS)
+def test_rows_are_those_of_the_dictionary_before_them(
+    tmp_path: Path, codec: str | None, kind: pa.DataType
+) -> None:
+    """Batches of more rows than are read at a time, with a new dictionary or with the one before."""
+    expected, path = [], tmp_path / "a.arrow"
+    options = pa.ipc.IpcWriteOptions(compression=codec)
+    schema = pa.schema([("text", pa.dictionary(pa.int32(), kind))])
+    with pa.ipc.new_stream(path, schema, options=options) as writer:
+        for number in (0, 0, 1, 2, 2, 0):
+            entries = [f"entry {number}.{place}" for place in range(5)]
+            indices = [row % 5 if row % 7 else None for row in range(70_000)]
+            column = dictionary_of(indices, [None, *entries[1:]], kind)
+            writer.write_batch(pa.record_batch([column], schema=schema))
+            expected += [entries[index] for index in indices if index]
+    found = b"".join(read(path, bad_text="skip")).split(reading().delimiter)
+    assert found == [*(text.encode() for text in expected), b""]
+
+
+@pytest.mark.parametrize("form", ARROW_FORMS)
+def test_a_dictionary_with_more_offsets_than_fit_is_refused_where_it_is_read(
+    tmp_path: Path, form: ArrowForm
+) -> None:
+    ends = np.zeros(3_000_001, dtype=np.int32)
+    ends[-1] = 10
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(b"some words")]
+    entries = pa.Array.from_buffers(pa.string(), 3_000_000, buffers)
+    column = pa.DictionaryArray.from_arrays(pa.array([2_999_999], pa.int32()), entries)
+    table = pa.table({"text": column, "other": ["more words"]})
+    path = write_arrow(tmp_path / "a.arrow", table, form=form)
+    with pytest.raises(DataError) as caught:
+        read(path, document_limit_bytes=4 * MIB)
+    assert "--memory" in caught.value.remedy
+    delimiter = reading().delimiter
+    assert read(path, document_limit_bytes=5 * MIB) == [b"some words" + delimiter]
+    assert read(path, document_limit_bytes=MIB, column="other") == [b"more words" + delimiter]
+
+
+def test_lengths_of_rows_take_no_memory_for_entries_that_they_do_not_name() -> None:
+    entries = pa.Array.from_buffers(
+        pa.string(), MIB, [None, pa.py_buffer(bytes(4 * MIB + 4)), pa.py_buffer(b"")]
+    )
+    values = pa.DictionaryArray.from_arrays(pa.array([0, MIB - 1], pa.int32()), entries)
+    tracemalloc.start()
+    before = pa.total_allocated_bytes()
+    try:
+        assert text_lengths(values).tolist() == [0, 0]
+        assert tracemalloc.get_traced_memory()[1] < MIB
+        assert pa.total_allocated_bytes() - before < MIB
+    finally:
+        tracemalloc.stop()
+
+
 def test_lengths_of_views_do_not_write_them_out() -> None:
     """A million views of one text of 1 MB, as a file may hold them."""
     text = b"x" * MIB

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeAlias, TypeVar, cast
+from typing import Annotated, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -24,12 +24,13 @@ from lowtide.shards.layout import (
     shard_number,
 )
 from lowtide.storage.decode_json import convert_json
-from lowtide.storage.names import FileName, explain
+from lowtide.storage.names import Digest, FileName, explain
 from lowtide.storage.sealed_json import JsonObject, JsonValue, read_sealed, write_sealed
 
 TEXT_VERSION = 1
 EXAMPLES_VERSION = 2
 """With learnt bits: a release that knows nothing of them must not train on every token."""
+TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 Setting: TypeAlias = str | int | float | bool | None
 T = TypeVar("T")
 
@@ -40,7 +41,7 @@ class ShardRecord:
 
     name: FileName
     tokens: int
-    digest: str
+    digest: Digest
     """xxh3_128 of the token bytes, without the header."""
 
 
@@ -50,7 +51,7 @@ class DocumentIndexRecord:
 
     name: FileName
     documents: int
-    digest: str
+    digest: Digest
     """xxh3_128 of the int64 ends, without the header."""
 
 
@@ -61,7 +62,7 @@ class LearntRecord:
     name: FileName
     tokens: int
     """Tokens that are learnt: the bits that are set."""
-    digest: str
+    digest: Digest
     """xxh3_128 of the packed bits, without the header."""
 
 
@@ -103,8 +104,8 @@ class TokenizerRecord:
     name: str
     fingerprint: str
     vocabulary_size: int
-    end_of_text: int | None = None
-    special_tokens: dict[str, int] = field(default_factory=dict)
+    end_of_text: TokenId | None = None
+    special_tokens: dict[str, TokenId] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

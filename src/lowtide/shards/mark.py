@@ -16,7 +16,7 @@ from lowtide.shards.manifest import (
 )
 from lowtide.shards.payload import RESTART, read_exactly
 from lowtide.storage.fingerprint import digest_file
-from lowtide.storage.names import FileName
+from lowtide.storage.names import Digest, FileName
 from lowtide.storage.sealed_json import JsonObject
 
 
@@ -27,7 +27,7 @@ class LearntMark:
     name: FileName
     learnt_tokens: int
     """Bits that are set, the waiting ones included."""
-    digest: str
+    digest: Digest
     """xxh3_128 of the whole bytes, which are in the file."""
     waiting: int
     """The bits that do not fill a byte yet, the first of them the lowest."""

@@ -51,8 +51,10 @@ def repeat_value(value: bytes, count: int, kind: pa.DataType) -> pa.Array:
     return pa.Array.from_buffers(kind, count, buffers)
 
 
-def own_shape(values: pa.Array) -> pa.Array:
+def own_shape(values: pa.Array, dictionary: pa.Array | None = None) -> pa.Array:
     """The same rows, with all that says where values lie (offsets, views, indices, null flags) copied.
+
+    `dictionary` is the one of a dictionary column, if that has a copy of its own already.
 
     A mapped file may change while it is read: offsets that were checked must not become others before they
     are used, or Arrow reads outside its buffers. Text and numbers stay in the map; at worst they are wrong.
@@ -66,7 +68,8 @@ def own_shape(values: pa.Array) -> pa.Array:
         return pa.ExtensionArray.from_storage(kind, own_shape(values.storage))
     if types.is_dictionary(kind):
         indices = _own_numbers(values.indices)
-        dictionary = own_shape(values.dictionary)
+        if dictionary is None:
+            dictionary = own_shape(values.dictionary)
         return pa.DictionaryArray.from_arrays(indices, dictionary, ordered=kind.ordered)
     if types.is_struct(kind):
         fields = [own_shape(values.field(number)) for number in range(kind.num_fields)]

@@ -13,6 +13,7 @@ only some are asked for.)
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections import deque
 from collections.abc import Iterable, Iterator
@@ -162,6 +163,22 @@ def dictionary_id(message: Message) -> tuple[int, bool]:
     return message.header.number(0, "q"), bool(message.header.number(2, "B"))
 
 
+def dictionary_ids(schema: Message, fields: Iterable[int]) -> set[int]:
+    """The dictionaries that these fields of the schema refer to."""
+    columns = list(schema.header.tables(1))
+    return {number for field in fields for number in _ids_in(columns[field], 0)}
+
+
+def own_shape_bytes(data: memoryview, dictionary: Message) -> int:
+    """What copies of a text dictionary's null flags, for a time two bytes each, and of its offsets take."""
+    batch = _batch_of(dictionary)
+    lengths = [
+        _unpacked_bytes(data, dictionary, offset, length) if batch.table(3) else length
+        for offset, length in itertools.islice(batch.structs(2, "qq"), 2)
+    ]
+    return 2 * 8 * sum(lengths[:1]) + sum(lengths[1:])
+
+
 class MessageStream:
     """A file object for Arrow's stream reader: the messages that were added, sliced out of the mapped file."""
 
@@ -285,6 +302,16 @@ def _batch_of(message: Message) -> Table:
     if batch is None:
         raise pa.ArrowInvalid("a dictionary without values")
     return batch
+
+
+def _ids_in(field: Table, depth: int) -> Iterator[int]:
+    if depth > _DEEPEST:
+        raise pa.ArrowInvalid("its fields are nested too deeply")
+    encoding = field.table(4)
+    if encoding is not None:
+        yield encoding.number(0, "q")
+    for child in field.tables(5):
+        yield from _ids_in(child, depth + 1)
 
 
 def _schema_parts(fields: Table, depth: int) -> Iterator[int]:

@@ -25,7 +25,9 @@ from lowtide.source.arrow_messages import (
     MessageStream,
     allocated_bytes,
     dictionary_id,
+    dictionary_ids,
     is_native,
+    own_shape_bytes,
     read_messages,
     schema_bytes,
 )
@@ -48,8 +50,9 @@ def read_arrow(part: Part, settings: ReadSettings) -> Iterator[Piece]:
         return [settings.column]
 
     with map_file(part.file) as mapped:
+        dictionary = _OwnDictionary()
         for batch in read_mapped(mapped, part, settings, columns):
-            for piece in _batch_pieces(mapped, batch, part, settings):
+            for piece in _batch_pieces(mapped, batch, part, settings, dictionary):
                 mapped.check()
                 yield piece
 
@@ -157,6 +160,7 @@ class _Reader:
         options = pa.ipc.IpcReadOptions(included_fields=self._fields, use_threads=False)
         self._batches = pa.ipc.open_stream(pa.PythonFile(self._stream, mode="r"), options=options)
         self._dictionary_bytes: dict[int, int] = {}
+        self._used_dictionaries = dictionary_ids(first, self._fields)
 
     def next_records(self) -> Message | None:
         """The next record batch, as a message; dictionaries before it are handed to Arrow."""
@@ -184,6 +188,8 @@ class _Reader:
             size_bytes = self._dictionary_bytes.get(number, 0) + 2 * max(
                 size_bytes, message.end - message.body_start
             )
+        if number in self._used_dictionaries:
+            size_bytes += own_shape_bytes(self._data, message)
         self._dictionary_bytes[number] = size_bytes
         self._check("a dictionary", sum(self._dictionary_bytes.values()))
         self._stream.add(message)
@@ -199,7 +205,11 @@ class _Reader:
 
 
 def _batch_pieces(
-    mapped: MappedFile, batch: RowBatch, part: Part, settings: ReadSettings
+    mapped: MappedFile,
+    batch: RowBatch,
+    part: Part,
+    settings: ReadSettings,
+    dictionary: _OwnDictionary,
 ) -> Iterator[Piece]:
     """Pieces of one record batch, as far as it belongs to the part."""
     start, stop = wanted_rows(batch, part)
@@ -208,7 +218,7 @@ def _batch_pieces(
         first_row = batch.first_row + start
         with mapped.explain_damage():
             values = pick_column(batch.rows, settings.column)
-            rows = checked(own_shape(values.slice(start, count)))
+            rows = dictionary.own_rows(values.slice(start, count))
         yield from column_pieces(
             rows,
             part,
@@ -220,6 +230,31 @@ def _batch_pieces(
         start += count
 
 
+class _OwnDictionary:
+    """The dictionary of a column, copied and checked once for all rows that refer to it."""
+
+    def __init__(self) -> None:
+        self._source: pa.Array | None = None
+        self._own: pa.Array | None = None
+
+    def own_rows(self, values: pa.Array) -> pa.Array:
+        """Rows of a column that a change of the file cannot lead astray, text as bytes."""
+        if not pa.types.is_dictionary(values.type):
+            return checked(own_shape(values))
+        found = values.dictionary
+        if self._source is None or _places(found) != _places(self._source):
+            self._source = self._own = None  # before the next one is copied
+            self._own = checked(own_shape(found))
+            self._source = found  # while it is held, no other can lie at its addresses
+        return checked_indices(own_shape(values, self._own))
+
+
+def _places(values: pa.Array) -> list[int | None]:
+    """Where an array lies in memory."""
+    buffers = [buffer.address if buffer else None for buffer in values.buffers()]
+    return [len(values), values.offset, *buffers]
+
+
 def wanted_rows(batch: RowBatch, part: Part) -> tuple[int, int]:
     """Which rows of a batch belong to the part: from, to."""
     row_count = len(batch.rows)
@@ -229,14 +264,20 @@ def wanted_rows(batch: RowBatch, part: Part) -> tuple[int, int]:
 
 def checked(values: pa.Array) -> pa.Array:
     """The column, text as bytes, once its offsets are known to lie inside it: a file may lie about them."""
-    plain = values.dictionary if pa.types.is_dictionary(values.type) else values
+    if pa.types.is_dictionary(values.type):
+        checked(values.dictionary)
+        return checked_indices(values)
     values.validate(full=False)
-    if pa.types.is_string(plain.type):
-        plain = plain.cast(pa.binary())
-    elif pa.types.is_large_string(plain.type):
-        plain = plain.cast(pa.large_binary())
-    plain.validate(full=True)
-    if not pa.types.is_dictionary(values.type):
-        return plain
+    if pa.types.is_string(values.type):
+        values = values.cast(pa.binary())
+    elif pa.types.is_large_string(values.type):
+        values = values.cast(pa.large_binary())
+    values.validate(full=True)
+    return values
+
+
+def checked_indices(values: pa.Array) -> pa.Array:
+    """A column whose dictionary is checked already."""
+    values.validate(full=False)
     values.indices.validate(full=True)
     return values

@@ -138,13 +138,33 @@ def column_pieces(
 def text_lengths(values: pa.Array) -> npt.NDArray[np.int64]:
     """Bytes of each row, 0 for a null. The values of a dictionary or of views are not written out."""
     if pa.types.is_dictionary(values.type):
-        of_entries = text_lengths(values.dictionary)
-        stored = [None, pa.py_buffer(of_entries)]
-        lengths = pa.Array.from_buffers(pa.int64(), len(of_entries), stored)
-        return as_numbers(lengths.take(values.indices))
-    if pa.types.is_string_view(values.type) or pa.types.is_binary_view(values.type):
+        return _lengths_of_entries(values.dictionary, values.indices)
+    if _has_views(values.type):
         return _view_lengths(values)
     return as_numbers(pc.binary_length(_as_binary(values)))
+
+
+def _lengths_of_entries(entries: pa.Array, indices: pa.Array) -> npt.NDArray[np.int64]:
+    """Bytes of the entries that are asked for; a dictionary may have far more of them."""
+    if _has_views(entries.type):
+        stored = [None, pa.py_buffer(text_lengths(entries))]
+        lengths = pa.Array.from_buffers(pa.int64(), len(entries), stored)
+        return as_numbers(lengths.take(indices))
+    is_wide = pa.types.is_large_string(entries.type) or pa.types.is_large_binary(entries.type)
+    kind = pa.int64() if is_wide else pa.int32()
+    nulls, ends, _ = entries.buffers()
+    if not len(entries):
+        ends = pa.py_buffer(bytes(16))  # a column of no rows may have no offsets
+
+    def taken(buffer: pa.Buffer) -> npt.NDArray[np.int64]:
+        places = pa.Array.from_buffers(kind, len(entries), [nulls, buffer], offset=entries.offset)
+        return as_numbers(places.take(indices))
+
+    return taken(ends.slice(kind.bit_width // 8)) - taken(ends)
+
+
+def _has_views(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string_view(kind) or pa.types.is_binary_view(kind))
 
 
 def _view_lengths(values: pa.Array) -> npt.NDArray[np.int64]:

@@ -8,6 +8,7 @@ its places, and no further than its share of `_PASSED_BYTES`.
 
 from __future__ import annotations
 
+import bisect
 import heapq
 import itertools
 import math
@@ -89,7 +90,8 @@ def sample_inputs(
             return samples
     chance = random.Random(seed)
     places = _draw(total, count, chance)
-    passed = [place for place in places if _is_passed(inputs[_locate(inputs, place)[0]])]
+    ends = _ends(inputs)
+    passed = [place for place in places if _is_passed(inputs[_locate(ends, place)[0]])]
     groups = [
         *_sample_passed(inputs, settings, passed, total / count, chance),
         *_sample_plain(inputs, settings, sorted(set(places) - set(passed)), total / count, chance),
@@ -136,8 +138,9 @@ def _sample_plain(
 ) -> Iterator[_Group]:
     """A sample from each place, in random order: long rows may use up what may be held."""
     left_bytes = _HELD_BLOCKS * len(places) * settings.block_bytes
+    ends = _ends(inputs)
     for place in chance.sample(places, len(places)):
-        index, offset = _locate(inputs, place)
+        index, offset = _locate(ends, place)
         found = _read_one(_neighbours(inputs, index), settings, offset)
         if found:
             yield _Group(place=place, samples=[found], input_bytes=stretch_bytes)
@@ -154,9 +157,10 @@ def _sample_passed(
     chance: random.Random,
 ) -> Iterator[_Group]:
     """Samples of row groups and compressed files, as many of each as places fall into it."""
-    for index, located in itertools.groupby(places, lambda place: _locate(inputs, place)[0]):
+    ends = _ends(inputs)
+    for index, located in itertools.groupby(places, lambda place: _locate(ends, place)[0]):
         file, of_file = inputs[index], list(located)
-        offsets = [_locate(inputs, place)[1] for place in of_file]
+        offsets = [_locate(ends, place)[1] for place in of_file]
         for stretch, count in _stretches(file, settings, offsets):
             keep = _Keep(
                 count=count, passed_bytes=_PASSED_BYTES * count // len(places), chance=chance
@@ -197,13 +201,17 @@ def _read_whole(
     return samples
 
 
-def _locate(inputs: Sequence[InputFile], offset: int) -> tuple[int, int]:
+def _ends(inputs: Sequence[InputFile]) -> list[int]:
+    """Where each input ends, if all are laid end to end."""
+    return list(itertools.accumulate(file.size_bytes for file in inputs))
+
+
+def _locate(ends: Sequence[int], offset: int) -> tuple[int, int]:
     """The input that a byte of all of them together lies in, and where in it."""
-    for index, file in enumerate(inputs):
-        if offset < file.size_bytes:
-            return index, offset
-        offset -= file.size_bytes
-    return len(inputs) - 1, 0
+    index = bisect.bisect_right(ends, offset)
+    if index == len(ends):
+        return index - 1, 0
+    return index, offset - (ends[index - 1] if index else 0)
 
 
 def _neighbours(inputs: Sequence[InputFile], index: int) -> list[InputFile]:
@@ -436,9 +444,9 @@ def _mark(inputs: Sequence[InputFile], settings: ReadSettings) -> bytes:
 def _count_marks(inputs: Sequence[InputFile], mark: bytes, seed: int) -> float:
     """How often a mark stands in the inputs, or their last document has none."""
     total = sum(file.size_bytes for file in inputs)
-    rates = []
+    ends, rates = _ends(inputs), []
     for place in _draw(total, _COUNTED_PLACES, random.Random(seed)):
-        index, offset = _locate(inputs, place)
+        index, offset = _locate(ends, place)
         file = inputs[index]
         start = max(0, min(offset, file.size_bytes - _COUNTED_BYTES))
         with file.path.open("rb") as opened:

@@ -22,7 +22,10 @@ def decode_json(content: bytes | msgspec.Raw, kind: type[T]) -> T:
 
 
 def convert_json(value: object, kind: type[T]) -> T:
-    """A parsed value; `msgspec.ValidationError` for another kind, and for text that is not Unicode."""
+    """A parsed value; `msgspec.ValidationError` for another kind.
+
+    Text that is not Unicode is refused where a type has a pattern; elsewhere it passes, as in names of files.
+    """
     try:
         return msgspec.convert(value, kind)
     except (
