@@ -95,7 +95,6 @@ def test_uneven_corpora_are_predicted_within_the_stated_spread(
     assert found.covered >= 0.95
     assert found.worst("tokens") < 0.1
     assert found.worst("documents") < 0.1
-    assert min(found.took_seconds) < 2
     again = (compare(uneven / name, tmp_path / "out", seeds=1).time_error for _ in range(4))
     assert found.time_error < 0.5 or any(error < 0.5 for error in again)
 

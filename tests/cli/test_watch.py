@@ -132,7 +132,7 @@ def test_the_last_line_says_how_it_ended(end: JobEnd, forced: bool, words: str) 
 def test_the_last_line_has_the_peak_of_every_gpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    """Of the two cards of a driver that stands in, the first is fullest at the second look."""
+    """The card of a driver that stands in is fullest at the second look."""
     looks = iter([1 * MIB, 5 * MIB, 3 * MIB])
     driver = SimpleNamespace(
         NVMLError=OSError,
@@ -145,7 +145,7 @@ def test_the_last_line_has_the_peak_of_every_gpu(
     )
     monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    watched = call(capsys, "watch", "--", "sleep", "0.6")
+    watched = call(capsys, "watch", "--", "sleep", "3")
     assert watched.code == 0
     assert "GPU 0 5.0 MiB of 8.0 MiB; timeline" in watched.err
 

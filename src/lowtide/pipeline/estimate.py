@@ -18,11 +18,12 @@ from lowtide.memory.budget import Budget
 from lowtide.pipeline.encode_blocks import make_run
 from lowtide.pipeline.folder import check_folder, nearest_folder
 from lowtide.pipeline.job import ExampleCounts
+from lowtide.pipeline.job_inputs import describe_inputs
 from lowtide.pipeline.prepare import Prepared, describe_held_out, prepare
 from lowtide.pipeline.settings import TokenizeSettings
 from lowtide.source.arrow_memory import plain_allocation
 from lowtide.source.blocks import Block, ReadSettings
-from lowtide.source.find_inputs import InputKind
+from lowtide.source.find_inputs import InputFile, InputKind
 from lowtide.source.sample import SampledText, count_documents, sample_inputs
 from lowtide.source.skipped import Skipped, describe_skipped
 from lowtide.storage.paths import as_path
@@ -36,6 +37,8 @@ _LEAST_SPREAD = 0.01
 """Samples begin at lines and end with them, which is not quite chance."""
 _FOLDER_SECONDS = 0.12
 """For locking, syncing and sealing a folder, and for starting the workers: 0.1 to 0.15 s were measured."""
+_FINGERPRINTED = 32
+"""Inputs whose fingerprints are timed, about."""
 _INDEX_ENTRY_BYTES = 8
 _MANIFEST_BYTES, _MANIFEST_INPUT_BYTES = 2 * KIB, 160
 
@@ -142,6 +145,7 @@ def estimate(
         documents = _predict_documents(prepared, read, samples, seed)
         with closing(encoder):
             probe = _probe(samples, encoder, prepared)
+        start_seconds += _time_fingerprints(prepared.inputs)
     found = _predict(prepared, samples, probe, documents, start_seconds, free_bytes(folder))
     refuse_full_disk(found.disk_needed_bytes, found.disk_free_bytes, folder)
     return found
@@ -161,8 +165,8 @@ class _Probe:
     """What encoding the samples showed, of each."""
 
     tokens: list[int]
-    seconds: list[float]
-    """For reading and encoding it."""
+    encode_seconds: float
+    """For encoding all of them."""
     warm_up_seconds: float
     """For encoding the first one: an encoder makes its tables then."""
     learnt_tokens: list[int]
@@ -170,8 +174,8 @@ class _Probe:
 
 
 def _probe(samples: list[SampledText], encoder: Encoder, prepared: Prepared) -> _Probe:
-    seconds, tokens, learnt_tokens, too_long = [], [], [], []
-    warm_up_seconds = 0.0
+    tokens, learnt_tokens, too_long = [], [], []
+    warm_up_seconds = encode_seconds = 0.0
     if samples:
         started = time.perf_counter()
         _encode(samples[0].blocks[0], encoder, prepared)
@@ -179,13 +183,13 @@ def _probe(samples: list[SampledText], encoder: Encoder, prepared: Prepared) -> 
     for sample in samples:
         started = time.perf_counter()
         found = [_encode(block, encoder, prepared) for block in sample.blocks]
-        seconds.append(time.perf_counter() - started + sample.seconds)
+        encode_seconds += time.perf_counter() - started
         tokens.append(sum(count for count, _ in found))
         learnt_tokens.append(sum(examples.learnt_tokens for _, examples in found))
         too_long.append(sum(examples.too_long for _, examples in found))
     return _Probe(
         tokens=tokens,
-        seconds=seconds,
+        encode_seconds=encode_seconds,
         warm_up_seconds=warm_up_seconds,
         learnt_tokens=learnt_tokens,
         too_long=too_long,
@@ -217,7 +221,10 @@ def _predict(
     text_bytes = _weighted([sample.text_bytes for sample in samples], weights)
     is_whole = all(weight == 1 for weight in weights)
     # by the text, not by weights: a short sample has a long start
-    work_seconds = sum(probe.seconds) * text_bytes / max(1, sampled_bytes)
+    whole = text_bytes / max(1, sampled_bytes)
+    read_seconds = whole * sum(sample.seconds for sample in samples)
+    all_seconds = read_seconds + whole * probe.encode_seconds
+    work_seconds = max(read_seconds, all_seconds / prepared.allowances.workers)  # one thread reads
     has_bits = prepared.recipe.examples is not None
     return Estimate(
         inputs=len(prepared.inputs),
@@ -234,10 +241,7 @@ def _predict(
         + len(prepared.inputs) * _MANIFEST_INPUT_BYTES
         + _MANIFEST_BYTES,
         disk_free_bytes=free_bytes,
-        seconds=start_seconds
-        + _FOLDER_SECONDS
-        + probe.warm_up_seconds
-        + work_seconds / prepared.allowances.workers,
+        seconds=start_seconds + _FOLDER_SECONDS + probe.warm_up_seconds + work_seconds,
         budget=prepared.budget.in_words,
         spending=prepared.allowances.needs,
         workers=prepared.allowances.workers,
@@ -247,6 +251,14 @@ def _predict(
         learnt_tokens=round(_weighted(probe.learnt_tokens, weights)) if has_bits else None,
         too_long=round(_weighted(probe.too_long, weights)) if has_bits else None,
     )
+
+
+def _time_fingerprints(inputs: Sequence[InputFile]) -> float:
+    """How long it takes to fingerprint all inputs, from some of them."""
+    some = inputs[:: max(1, len(inputs) // _FINGERPRINTED)]
+    started = time.perf_counter()
+    describe_inputs(some)
+    return (time.perf_counter() - started) * len(inputs) / len(some)
 
 
 def _weighted(figures: Sequence[float], weights: Sequence[float]) -> float:
