@@ -265,7 +265,7 @@ def test_a_run_counts_children_that_nobody_waited_for(capfd: pytest.CaptureFixtu
 
 
 def test_a_run_counts_the_memory_of_children(capfd: pytest.CaptureFixture[str]) -> None:
-    hold = "import time; held = b'x' * (64 << 20); time.sleep(0.6)"
+    hold = "import time; held = b'x' * (64 << 20); time.sleep(2)"
     code = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {hold!r}])"
     (runs,) = compare([way_of(code)], 1)
     assert runs.peak_private_bytes > 64 << 20
@@ -298,7 +298,7 @@ def test_a_way_that_takes_more_than_the_machine_has_is_ended(
     (runs,) = compare([way_of(code)], 2)
     assert runs.failure.startswith("ended at ")
     assert runs.measured == []
-    assert time.monotonic() - started < 15
+    assert time.monotonic() - started < 28  # the job would take 30
 
 
 INTERRUPTED = """

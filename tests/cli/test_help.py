@@ -18,6 +18,7 @@ from lowtide.cli.command import Command, examples_of
 from lowtide.cli.group import SECTIONS
 from lowtide.cli.main import cli
 from tests.commands import lowtide
+from tests.machine_speed import slowness
 
 COMMANDS = (
     "demo",
@@ -47,8 +48,6 @@ except SystemExit as left:
     print(json.dumps({"code": left.code, "seconds": time.process_time(), "modules": list(sys.modules)}))
 """
 CPU_SECONDS = 0.150
-CPU_TIMES = 4
-"""On a slow machine: so many times an interpreter that only imports click."""
 INBOX_FILE = 'examples = "chat"\nval = 0.1\nmarker = ".done"\n'
 
 
@@ -88,15 +87,9 @@ def assert_cheap(command: tuple[str, ...], folder: Path) -> None:
         assert isinstance(loaded, list)
         assert not HEAVY & {name.partition(".")[0] for name in loaded}
         least = min(least, float(str(answer["seconds"])))
-        if least < CPU_SECONDS or least < CPU_TIMES * bare_seconds():
+        if least < CPU_SECONDS * slowness():
             return
     raise AssertionError(f"{least} CPU seconds")
-
-
-def bare_seconds() -> float:
-    """CPU seconds of an interpreter that imports click and ends."""
-    probe = "import time, click; print(time.process_time())"
-    return float(subprocess.check_output([sys.executable, "-c", probe]))
 
 
 def test_every_command_is_told_in_one_whole_sentence() -> None:

@@ -17,6 +17,7 @@ from lowtide.memory.allocator import give_back
 from lowtide.memory.meter import PeakMeter, measure_tree, private_bytes
 from lowtide.memory.other_systems import estimate_process
 from lowtide.units import MIB
+from tests.machine_speed import slowness
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -96,8 +97,8 @@ def test_shared_memory_is_private_to_the_tree_and_counted_once() -> None:
         SHARE + "import os\nif os.fork() == 0:\n    sum(kept[::4096]); os.read(0, 1); os._exit(0)\n"
     )
     with child(both_touch) as pid:
-        time.sleep(0.1)
-        shared = measure_tree(pid)
+        while (shared := measure_tree(pid)).process_count < 2:
+            time.sleep(0.05)
     assert shared.process_count == 2
     assert 32 * MIB <= alone < 36 * MIB
     assert 32 * MIB <= shared.private_bytes - bare < 42 * MIB
@@ -165,7 +166,7 @@ print(private_bytes(), measure_tree().private_bytes)
 @linux_only
 def test_the_cheap_figure_is_cheap() -> None:
     best_seconds = min(_seconds_of_a_hundred() for _ in range(5)) / 100
-    assert best_seconds < 100e-6
+    assert best_seconds < 100e-6 * slowness()
 
 
 def _seconds_of_a_hundred() -> float:
@@ -193,7 +194,7 @@ print(meter.peak.private_bytes, meter.last.private_bytes, meter.sample_count)
 
 @linux_only
 def test_the_peak_of_a_child_outlives_the_child() -> None:
-    code = "kept = bytearray(b'x') * (64 << 20)\nimport time; time.sleep(0.3)"
+    code = "kept = bytearray(b'x') * (64 << 20)\nimport time; time.sleep(1.5)"
     process = subprocess.Popen([sys.executable, "-c", code])
     with PeakMeter(process.pid, interval_seconds=0.02) as meter:
         process.wait()

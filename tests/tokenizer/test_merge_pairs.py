@@ -35,6 +35,7 @@ from lowtide.tokenizer.merge_room import MergeAllowances, spend_on_merges
 from lowtide.tokenizer.reference_train import Step, Ties, merge_pair, train_reference
 from lowtide.tokenizer.word_runs import RunRecord, encode_run, map_run
 from lowtide.units import MIB
+from tests.machine_speed import slowness
 from tests.tokenizer.test_word_runs import DAMAGED, flip_every_bit, largest_file, linux_only
 from tests.tokenizer.training_corpora import (
     HARD_TABLES,
@@ -356,7 +357,7 @@ def test_a_word_of_a_million_bytes_is_learnt_from_in_no_time(
         started = time.process_time()
         with spending(Spending(bits=bits, in_file=in_file, pair_slots=1 << 16)):
             learnt = learn({word: 3}, tmp_path, MergeSettings(most_merges=25))
-        assert time.process_time() - started < 5
+        assert time.process_time() - started < 5 * slowness()
         assert learnt.choices == [(left, right, 3 * count) for left, right, count in expected]
 
 

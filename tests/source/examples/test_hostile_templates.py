@@ -15,6 +15,7 @@ import pytest
 from lowtide.errors import DataError, LowtideError, SharedFaultError, UsageError
 from lowtide.source.examples.render_protocol import RenderLimits
 from lowtide.units import KIB, MIB
+from tests.machine_speed import slowness
 from tests.source.examples.rows import (
     example_settings,
     marked,
@@ -109,7 +110,7 @@ def test_it_ends_soon_with_an_error_that_names_the_template(tmp_path: Path, sour
     started = time.process_time()
     with pytest.raises(LowtideError, match=r"evil\.jinja") as caught:
         read_blocks_of(rows, example_settings(template_at(path, limits=LIMITS), bad_text="skip"))
-    assert time.process_time() - started < 1
+    assert time.process_time() - started < slowness()
     assert isinstance(caught.value, UsageError | SharedFaultError)
     assert caught.value.remedy
     assert len(caught.value.problem) < 700
@@ -243,7 +244,7 @@ def test_the_largest_template_still_compiles_soon(tmp_path: Path) -> None:
     path.write_text("{{a}}" * (64 * KIB // 5))
     started = time.process_time()
     template_at(path)
-    assert time.process_time() - started < 5
+    assert time.process_time() - started < 5 * slowness()
 
 
 def test_a_tokenizers_folder_gives_its_template_and_its_tokens(tmp_path: Path) -> None:
