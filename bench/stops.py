@@ -137,9 +137,8 @@ def main() -> None:
     parser.add_argument("--moments", type=int, default=20, help="of each command")
     parser.add_argument("--only", help="one of the commands")
     asked = parser.parse_args()
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # ignored in the background of a script
+    # what a script starts in the background ignores Ctrl-C, and so would all commands
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     source, bad, total = random.Random(asked.seed), 0, 0
     place = Path(tempfile.mkdtemp(prefix="lowtide-stops-"))
     try:
