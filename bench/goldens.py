@@ -30,10 +30,12 @@ Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | Non
 
 MEASURED = re.compile(
     r"seconds|elapsed|time|(^|_)at$|private|peak|pid|host|free|limit|available|per_second|speed|hours|budget"
-    r"|machine|used|started|ended|duration|rate_now|run_id|timeline|version"
+    r"|machine|used|seal|page_bytes|started|ended|duration|rate_now|run_id|timeline|version"
 )
 """Keys whose values differ from one execution to the next."""
 SKIPPED_FILES = re.compile(r"log\.jsonl$|events\.out|summary|report\.html$|\.lowtide/lock")
+PROGRESS = ("progress", "memory", "advanced", "learnt")
+"""Events that come as often as the clock says."""
 FORMATS = ("npy", "nanogpt", "llmc", "megatron")
 
 
@@ -136,7 +138,7 @@ def commands() -> dict[str, list[str]]:
     ]
     calls["tuned"] = ["train", "examples-chat", *tuned]
     calls["model"] = ["export", "run", "--to", "huggingface"]
-    calls["sample"] = ["sample", "run", "--prompt", "the tide", "--tokens", "20", "--seed", "1"]
+    calls["sample"] = ["sample", "run", "--prompt", "the tide", "--count", "20", "--seed", "1"]
     calls["inspect"] = ["inspect", "tokens-npy"]
     calls["verify"] = ["verify", "tokens-npy"]
     calls["report"] = ["report", "run"]
@@ -174,24 +176,23 @@ def describe(place: Path, name: str) -> dict[str, Json]:
     for path in sorted((place / name).rglob("*")):
         key = f"{name}: {path.relative_to(place / name)}"
         if path.is_file() and not SKIPPED_FILES.search(str(path)):
-            found[key] = digest(path)
+            found[key] = digest(path, place)
     log = place / name / "log.jsonl"
     if log.exists():
         events = [json.loads(line) for line in log.read_text().splitlines()]
         losses = [event["loss"] for event in events if event.get("event") == "step"]
         if losses:
             found[f"{name}: losses"] = losses
-        # how often a journal tells of progress depends on the clock
-        kinds = [event for event in events if event.get("event") not in ("progress", "memory")]
+        kinds = [event for event in events if event.get("event") not in PROGRESS]
         found[f"{name}: journal"] = normal(kinds, place)
     return found
 
 
-def digest(path: Path) -> str:
+def digest(path: Path, place: Path) -> str:
     """Of the file; of JSON that holds measured figures, of what is left without them."""
     data = path.read_bytes()
     if path.suffix == ".json" and path.name not in ("tokenizer.json", "lowtide.json"):
-        data = json.dumps(normal(json.loads(data), path.parent)).encode()
+        data = json.dumps(normal(json.loads(data), place)).encode()
     return hashlib.sha256(data).hexdigest()[:16]
 
 
