@@ -22,7 +22,7 @@ import tempfile
 import time
 from dataclasses import dataclass
 
-from lowtide.memory.meter import measure_tree
+from lowtide.memory.meter import measure_processes
 from lowtide.units import format_bytes, parse_bytes
 
 JOB = """
@@ -58,7 +58,7 @@ def run_job(rounds: int, hold_bytes: int, folder: Path, *, watched: bool) -> Cos
     while process.poll() is None:
         time.sleep(0.5)
         if watched:
-            private = max(private, measure_tree(process.pid, alone=True).private_bytes)
+            private = max(private, measure_processes([process.pid]).private_bytes)
     wall = time.perf_counter() - began
     cpu, work = (float(part) for part in told.read_text().split())
     return Cost(

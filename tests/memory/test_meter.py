@@ -4,18 +4,27 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
 
+from lowtide.memory import meter
 from lowtide.memory.allocator import give_back
-from lowtide.memory.meter import PeakMeter, measure_tree, private_bytes
+from lowtide.memory.meter import (
+    PeakMeter,
+    child_pids,
+    measure_processes,
+    measure_tree,
+    private_bytes,
+)
 from lowtide.memory.other_systems import estimate_process
+from lowtide.memory.proc_files import read_text
 from lowtide.units import MIB
 from tests.machine_speed import slowness
 
@@ -29,6 +38,15 @@ kept = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 total = sum(kept[at] for at in range(0, len(kept), 4096))
 """
 SHARE = "import mmap\nkept = mmap.mmap(-1, 32 << 20)\nkept.write(b'x' * (32 << 20))\n"
+SHARED_BY_FOUR = (
+    SHARE
+    + """
+import os
+for _ in range(3):
+    if os.fork() == 0:
+        sum(kept[::4096]); os.read(0, 1); os._exit(0)
+"""
+)
 ALLOCATE_IN_A_GRANDCHILD = f"""
 import subprocess, sys
 code = {ALLOCATE!r} + "print('ready', flush=True)\\nsys.stdin.read()"
@@ -102,6 +120,36 @@ def test_shared_memory_is_private_to_the_tree_and_counted_once() -> None:
     assert shared.process_count == 2
     assert 32 * MIB <= alone < 36 * MIB
     assert 32 * MIB <= shared.private_bytes - bare < 42 * MIB
+
+
+@linux_only
+def test_a_process_that_ends_during_a_reading_does_not_raise_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bare = bare_private_bytes()
+    with child(SHARED_BY_FOUR) as pid:
+        while len(children := child_pids(pid)) < 3:
+            time.sleep(0.02)
+
+        def end_children(path: Path) -> str | None:
+            text = read_text(path)
+            if str(children[0]) in path.parts:  # it was read: from now on others have its part
+                for one in children:
+                    with suppress(ProcessLookupError):
+                        os.kill(one, signal.SIGKILL)
+                while any(has_memory(one) for one in children):
+                    time.sleep(0.01)
+            return text
+
+        monkeypatch.setattr(meter, "read_text", end_children)
+        use = measure_processes([*children, pid])
+    assert use.process_count == 1
+    assert 32 * MIB <= use.private_bytes - bare < 36 * MIB
+
+
+def has_memory(pid: int) -> bool:
+    """False for a zombie."""
+    return "RssAnon" in (read_text(Path(f"/proc/{pid}/status")) or "")
 
 
 @linux_only

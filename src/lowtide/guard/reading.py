@@ -16,7 +16,7 @@ from pathlib import Path
 from lowtide.guard.box import Box
 from lowtide.guard.gpus import GpuReading
 from lowtide.memory.cgroups import MemoryCgroup, cgroup_limits, memory_cgroups
-from lowtide.memory.meter import measure_tree, tree_of
+from lowtide.memory.meter import measure_processes, tree_of
 from lowtide.memory.other_systems import available_ram_bytes
 from lowtide.memory.pressure import stalled_percent
 from lowtide.memory.proc_files import available_bytes, kib_fields, read_text
@@ -125,7 +125,7 @@ class Reader:
             if boxed is not None:
                 return boxed
         if len(uses) > 1 and (exactly or now >= self._next_exact):
-            exact = sum(measure_tree(pid, alone=True).private_bytes for pid in pids)
+            exact = measure_processes(list(pids)).private_bytes
             self._counted_twice, self._counted = max(0, counters - exact), pids
             self._next_exact = now + max(1.0, (time.monotonic() - now) / _EXACT_SHARE)
         return counters - (self._counted_twice if self._counted == pids else 0)
@@ -171,7 +171,7 @@ def _estimate(pid: int) -> ProcessUse | None:
     """On systems without /proc."""
     if Path("/proc/self").exists():
         return None
-    use = measure_tree(pid, alone=True)
+    use = measure_processes([pid])
     if not use.process_count:
         return None
     return ProcessUse(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -19,6 +19,8 @@ from lowtide.memory.proc_files import kib_fields, read_text
 
 _PROC = Path("/proc")
 _STATUS_BYTES = 1 << 13
+_MOST_WALKS = 5
+"""Over processes that keep ending; the last one counts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,18 +55,30 @@ def private_bytes() -> int:
     return _kib_after(text, b"RssAnon:") + _kib_after(text, b"RssShmem:")
 
 
-def measure_tree(
-    pid: int | None = None, *, alone: bool = False, without: Collection[int] = ()
-) -> MemoryUse:
-    """The process, and unless it is meant alone all that descend from it; nothing used when it has ended.
+def measure_tree(pid: int | None = None, *, without: Collection[int] = ()) -> MemoryUse:
+    """The process and all that descend from it; nothing used when it has ended.
 
     Children in `without`, and what descends from them, are left out.
 
     Walks page tables: about a millisecond per process and 100 MB, so once a second is often enough.
     """
     first = os.getpid() if pid is None else pid
-    members = [first] if alone else tree_of(first, without)
-    return _sum([use for member in members for use in _measure_one(member)])
+    return measure_processes(list(tree_of(first, without)))
+
+
+def measure_processes(pids: Sequence[int]) -> MemoryUse:
+    """These processes together; pages that they share are counted once.
+
+    The kernel divides a shared page among the processes that have it at that moment. When one of them ends
+    between two readings, its share is counted again with the others: then all are read once more.
+    """
+    uses: dict[int, MemoryUse] = {}
+    for _ in range(_MOST_WALKS):
+        uses = {pid: use for pid in pids for use in _measure_one(pid)}
+        if len(pids) == 1 or all(_is_alive(pid) for pid in uses):
+            break
+        pids = list(uses)
+    return _sum(list(uses.values()))
 
 
 class PeakMeter:
@@ -165,6 +179,13 @@ def _measure_one(pid: int) -> list[MemoryUse]:
         return [_use_of_rollup(rollup)]
     status = kib_fields(read_text(_PROC / str(pid) / "status") or "")
     return [_use_of_status(status)] if "RssAnon" in status else []
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether it still holds memory; a zombie does not."""
+    if sys.platform != "linux":
+        return True
+    return "\nRssAnon:" in (read_text(_PROC / str(pid) / "status") or "")
 
 
 def _use_of_rollup(fields: dict[str, int]) -> MemoryUse:
