@@ -33,7 +33,7 @@ Outcomes = dict[str, str]
 def cut_while_reading(kind: str, folder: Path, left_bytes: int) -> Outcomes:
     """How each way of reading files of the kind ends when they are cut to `left_bytes`."""
     command = [sys.executable, "-m", "tests.cutting_jobs", kind, str(folder), str(left_bytes)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, (done.returncode, done.stderr)
     outcomes: Outcomes = json.loads(done.stdout)
     return outcomes

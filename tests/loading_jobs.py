@@ -44,10 +44,10 @@ def job_command(name: str, *arguments: str | Path | int) -> list[str]:
     return [sys.executable, "-c", start + "loading_jobs.main()", name, *map(str, arguments)]
 
 
-def run_job(name: str, *arguments: str | Path | int, timeout: float = 60) -> JobResult:
+def run_job(name: str, *arguments: str | Path | int) -> JobResult:
     """Run a job to its end."""
     done = subprocess.run(
-        job_command(name, *arguments), capture_output=True, text=True, timeout=timeout, check=False
+        job_command(name, *arguments), capture_output=True, text=True, timeout=300, check=False
     )
     found = json.loads(done.stdout) if done.stdout else {}
     return JobResult(returncode=done.returncode, found=found, stderr=done.stderr)

@@ -31,7 +31,7 @@ def interrupt_at_start(*arguments: str | Path, number: signal.Signals) -> Outcom
         assert process.stderr is not None
         first = process.stderr.readline()
         process.send_signal(number)
-        out, err = process.communicate(timeout=60)
+        out, err = process.communicate(timeout=300)
     return Outcome(code=process.returncode, out=out, err=first + err)
 
 

@@ -199,7 +199,7 @@ def test_the_state_tells_what_was_handed_out_and_not_what_was_read_ahead(
     loader = Loader(SlowStream(dataset, read.release), 4, prefetch=5)
     assert loader.state_dict()["position"] == 0
     for handed_out, _ in enumerate(loader, start=1):
-        read_ahead = [read.acquire(timeout=5) for _ in range(6 if handed_out == 1 else 1)]
+        read_ahead = [read.acquire(timeout=300) for _ in range(6 if handed_out == 1 else 1)]
         assert all(read_ahead)
         assert loader.state_dict()["position"] == loader.position == 4 * handed_out
         if handed_out == 3:
@@ -336,7 +336,7 @@ def abandon(loader: Loader) -> None:
 
 def test_closing_ends_an_iteration_that_waits(dataset: TokenDataset) -> None:
     reads, found, go_on = itertools.count(), [], threading.Event()
-    slow = SlowStream(dataset, lambda: next(reads) < 1 or go_on.wait(5))
+    slow = SlowStream(dataset, lambda: next(reads) < 1 or go_on.wait(300))
     loader = Loader(slow, 4)
     iteration = itertools.islice(loader, 9)
     waiting = threading.Thread(target=lambda: found.extend(iteration), daemon=True)

@@ -320,7 +320,7 @@ def test_a_process_with_a_loader_at_work_ends_at_once(folder: Path, ending: str)
         if ending == "interrupted":
             process.send_signal(signal.SIGINT)
         try:
-            _, complaints = process.communicate(timeout=60)
+            _, complaints = process.communicate(timeout=300)
         finally:
             process.kill()
     if ending == "interrupted":

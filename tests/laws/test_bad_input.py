@@ -460,7 +460,7 @@ def test_a_value_of_60_mb_is_handled_or_refused_before_memory_is_gone(
         pq.write_table(pa.table({"text": ["small", value]}), path, row_group_size=1)
     del value
     command = [*LOWTIDE, "tokenize", str(path), "--out", str(tmp_path / "out")]
-    boxed = run_in_box([*command, "--memory", "256MiB"], limit_bytes=256 * MIB, timeout=120)
+    boxed = run_in_box([*command, "--memory", "256MiB"], limit_bytes=256 * MIB, timeout=300)
     assert boxed.oom_kills == 0, boxed
     assert boxed.returncode in (0, 1), boxed
     said = Outcome(code=boxed.returncode, out=boxed.stdout, err=boxed.stderr)

@@ -149,7 +149,7 @@ def test_ctrl_c_while_a_template_is_compiled_leaves_no_process(
         if not flags:
             time.sleep(0.3)  # two that come at once are one
             process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, said = process.communicate(timeout=300)
     assert process.returncode == 130, said
     assert "Traceback" not in said
     assert not child.is_running()

@@ -36,7 +36,7 @@ def write_tokens(folder: Path, *, file_count: int, file_tokens: int) -> int:
 
 
 def read_in_box(folder: Path, order: str, limit_bytes: int) -> BoxResult:
-    return run_in_box(job_command("epoch", folder, order), limit_bytes=limit_bytes, timeout=120)
+    return run_in_box(job_command("epoch", folder, order), limit_bytes=limit_bytes, timeout=300)
 
 
 @pytest.mark.slow

@@ -221,7 +221,7 @@ def test_a_document_that_the_reference_has_no_room_for_accuses_nobody(
     )
     lowtide.tokenize([source], tmp_path / "out", settings)
     command = [*LOWTIDE, "verify", str(tmp_path / "out"), "--json"]
-    boxed = run_in_box(command, limit_bytes=256 * MIB, timeout=120)
+    boxed = run_in_box(command, limit_bytes=256 * MIB, timeout=300)
     if boxed.how == "sampled":
         pytest.skip("no memory cgroup is writable here: nothing is short")
     assert (boxed.returncode, boxed.oom_kills) == (0, 0), boxed

@@ -372,7 +372,7 @@ def test_a_bus_error_that_is_not_ours_still_ends_the_process(
     faults: str, how: str, tmp_path: Path
 ) -> None:
     """And faulthandler, where it is in place, shows the traceback once."""
-    done = run_job("foreign", race_folder(tmp_path), faults, how, timeout=20)
+    done = run_job("foreign", race_folder(tmp_path), faults, how)
     assert done.returncode == -signal.SIGBUS, done
     assert done.stderr.count("Fatal Python error: Bus error") == (faults != "never")
     assert ("meet_a_foreign_bus_error" in done.stderr) == (faults != "never")

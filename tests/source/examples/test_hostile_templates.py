@@ -215,7 +215,7 @@ def test_a_killed_parent_leaves_no_process_behind(tmp_path: Path) -> None:
     )
     number = int(done.stdout)
     if psutil.pid_exists(number):
-        psutil.Process(number).wait(timeout=30)
+        psutil.Process(number).wait(timeout=300)
 
 
 def test_what_is_no_template_file_is_refused(tmp_path: Path) -> None:
