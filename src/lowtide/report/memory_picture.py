@@ -1,4 +1,4 @@
-"""Memory over time as hand-made SVG: one line a way, the limit dashed, a cross where a way died.
+"""Memory over time as hand-made SVG: one line for each baseline, the limit dashed, a cross where one died.
 
 No script, nothing fetched, every string escaped, light and dark by the reader's own setting. The page around
 it allows its own style alone, by its hash, and draws it twice, wide and for a phone: shrunken text is no text.
@@ -16,7 +16,6 @@ from html import escape
 from pathlib import Path
 
 from lowtide.errors import UsageError
-from lowtide.report.memory_picture_labels import Label, Plot, place_labels
 from lowtide.report.page.markup import coded
 from lowtide.report.results import say
 from lowtide.storage.publish import write_atomically
@@ -31,6 +30,8 @@ _HEADROOM = 1.1
 _LIMIT_TEXT = "limit of the box"
 _TICK_WIDTH = 76
 _CROSS = 6
+_ROW_HEIGHT = 20
+"""Of a name below the picture."""
 _OURS = 0
 """The colour that is lowtide's in every picture."""
 _LIGHT = ("#1a7f37", "#8250df", "#bc4c00", "#0969da", "#9a6700", "#bf3989", "#1b7c83")
@@ -47,8 +48,26 @@ class MemoryCurve:
     """Seconds and bytes, as sampled."""
     died: bool = False
     note: str = ""
-    """How it ended, told beside its name where there is room."""
+    """How it ended, shown beside its name."""
     ours: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plot:
+    """The rectangle that curves are drawn in, from zero to the maximum of both axes."""
+
+    left: float
+    right: float
+    top: float
+    floor: float
+    most_seconds: float
+    most_bytes: float
+
+    def place(self, seconds: float, size_bytes: float) -> tuple[float, float]:
+        """Where a sample lies in the picture."""
+        across = seconds / self.most_seconds if self.most_seconds else 0.0
+        x = self.left + (self.right - self.left) * across
+        return x, self.floor - (self.floor - self.top) * size_bytes / self.most_bytes
 
 
 def check_picture_file(path: Path) -> None:
@@ -176,31 +195,16 @@ def _panel(
     colours = _colours(curves)
     title = f"Private memory: {name}"
     parts = [_text(12, top + 22, title, "title"), *_grid(plot, limit_bytes)]
-    for curve, colour in sorted(zip(curves, colours, strict=True), key=lambda pair: pair[0].ours):
+    drawn = list(zip(curves, colours, strict=True))
+    for curve, colour in sorted(drawn, key=lambda pair: pair[0].ours):
         parts += _curve(plot, curve, colour)
-    labels = [
-        Label(
-            text=_told(curve, width),
-            at=plot.place(*curve.points[-1]),
-            kind=f"t{colour}",
-            avoids=[plot.place(*point) for point in curve.points],
-        )
-        for curve, colour in sorted(zip(curves, colours, strict=True), key=lambda pair: pair[1])
-    ]
-    limit_at = plot.place(0, limit_bytes)[1]
-    placed, homeless = place_labels(plot, labels, limit_at, _LIMIT_TEXT)
-    parts += [_text(x, y, text, f"label {kind}") for x, y, text, kind in placed]
-    for number, label in enumerate(homeless):
-        y = floor + _BOTTOM + 14 + 20 * number
-        parts.append(
-            _line(_LEFT, y - 5, _LEFT + 22, y - 5, f"curve {label.kind.replace('t', 'c')}")
-        )
-        parts.append(_text(_LEFT + 30, y, label.text, label.kind))
-    return parts, floor + _BOTTOM + 10 + 20 * len(homeless) - top
-
-
-def _told(curve: MemoryCurve, width: int) -> str:
-    return f"{curve.name}, {curve.note}" if curve.note and width >= 600 else curve.name
+    y = floor + _BOTTOM
+    for curve, colour in sorted(drawn, key=lambda pair: -_peak(pair[0])):
+        y += _ROW_HEIGHT
+        text = f"{curve.name}, {curve.note}" if curve.note else curve.name
+        parts.append(_line(12, y - 5, 34, y - 5, f"curve c{colour}"))
+        parts += [_end(23, y - 5, curve, colour), _text(42, y, text, f"t{colour}")]
+    return parts, y + 10 - top
 
 
 def _peak(curve: MemoryCurve) -> int:
@@ -239,12 +243,16 @@ def _curve(plot: Plot, curve: MemoryCurve, colour: int) -> list[str]:
     parts = [
         f'<polyline class="curve c{colour}" points="{path}"><title>{escape(told)}</title></polyline>'
     ]
-    x, y = points[-1]
+    return [*parts, _end(*points[-1], curve, colour)]
+
+
+def _end(x: float, y: float, curve: MemoryCurve, colour: int) -> str:
+    """A cross where it died, else a dot."""
     if curve.died:
         span = 2 * _CROSS
         arms = f"M{x - _CROSS:.1f} {y - _CROSS:.1f}l{span} {span}m0 -{span}l-{span} {span}"
-        return [*parts, f'<path class="cross c{colour}" d="{arms}"/>']
-    return [*parts, f'<circle class="f{colour}" cx="{x:.1f}" cy="{y:.1f}" r="4"/>']
+        return f'<path class="cross c{colour}" d="{arms}"/>'
+    return f'<circle class="f{colour}" cx="{x:.1f}" cy="{y:.1f}" r="4"/>'
 
 
 def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -299,7 +307,6 @@ def _style(root: str) -> str:
         ".limit{stroke-dasharray:7 5;stroke-width:1.6}"
         ".curve,.cross{fill:none;stroke-width:2;stroke-linejoin:round}.curve.c0{stroke-width:3}"
         ".cross{stroke-width:3;stroke-linecap:round}"
-        ".label{paint-order:stroke;stroke-width:4px;stroke-linejoin:round;font-weight:600}"
         + _colour_rules(_LIGHT, "#ffffff", "#57606a", "#cf222e")
         + f"@media (prefers-color-scheme:dark){{{dark}}}"
     )
@@ -307,7 +314,7 @@ def _style(root: str) -> str:
 
 def _colour_rules(colours: tuple[str, ...], ground: str, ink: str, limit: str) -> str:
     rules = [
-        f"text{{fill:{ink}}}.ground{{fill:{ground}}}.label{{stroke:{ground}}}",
+        f"text{{fill:{ink}}}.ground{{fill:{ground}}}",
         f".limit{{stroke:{limit}}}.limit-text{{fill:{limit}}}",
     ]
     for number, colour in enumerate(colours):

@@ -12,8 +12,6 @@ from lowtide.pipeline.comparing.sample import PARTS
 from lowtide.pipeline.comparing.ways import EXTRA, Way
 from lowtide.units import format_bytes, format_count, format_seconds, round_up_to_mib
 
-_PARTS_IN_WORDS = {4: "1/4", 2: "1/8", 1: "1/16"}
-
 CurveText = tuple[str, str, Sequence[tuple[float, int]], str, bool, bool]
 """Job, name, seconds and bytes, how it ended if not well, whether it died, whether it is ours."""
 
@@ -72,6 +70,8 @@ def remarks(found: Comparison) -> list[str]:
         lines.append("predicted: a straight line through two measured sizes, continued")
     if any((guess := _predict(result, found)) and guess.peak_is_least for result in found.results):
         lines.append("more than: it died there, so what it would have taken is not known")
+    if any(_ratio(result, _ours_for(result, found)).endswith("*") for result in found.results):
+        lines.append("*: compared on the largest part of the sample that both finished")
     lines += [_left_out(way) for way in found.left_out]
     if found.kept:
         lines.append(f"kept: {found.kept}")
@@ -158,7 +158,7 @@ def _run_record(run: SizedRun) -> dict[str, object]:
 def _table(job: str, found: Comparison) -> Table:
     results = [result for result in found.results if result.way.job == job]
     full = format_bytes(found.sample.full_bytes)
-    ours = next((result for result in results if result.way.ours), None)
+    ours = _ours_for(results[0], found)
     all_finished = all(result.whole.ending == "finished" for result in results)
     known = "measured" if found.sample.is_everything and all_finished else "predicted"
     return Table(
@@ -174,6 +174,12 @@ def _table(job: str, found: Comparison) -> Table:
         ),
         rows=tuple(_row(result, ours, found) for result in results),
     )
+
+
+def _ours_for(result: WayResult, found: Comparison) -> WayResult | None:
+    """Lowtide's own result in the same job."""
+    same_job = (one for one in found.results if one.way.job == result.way.job)
+    return next((one for one in same_job if one.way.ours), None)
 
 
 def _row(result: WayResult, ours: WayResult | None, found: Comparison) -> tuple[str, ...]:
@@ -205,8 +211,7 @@ def _ratio(result: WayResult, ours: WayResult | None) -> str:
     for run in sorted(result.runs, key=lambda run: -run.sixteenths):
         if run.found.ending == "finished" and run.sixteenths in mine:
             times = f"{run.found.seconds / mine[run.sixteenths].seconds:.1f}"
-            part = _PARTS_IN_WORDS.get(run.sixteenths)
-            return f"{times} on {part}" if run.sixteenths < PARTS else times
+            return times if run.sixteenths == PARTS else f"{times}*"
     return "-"
 
 
