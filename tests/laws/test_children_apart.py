@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -107,6 +108,16 @@ def test_a_module_in_the_current_folder_does_not_run(
     hostile: Path, start: Callable[[Path], None]
 ) -> None:
     start(hostile)
+    assert not (hostile / "ran").exists()
+
+
+@pytest.mark.parametrize("module", ["lowtide", "lowtide.__main__"])
+def test_nor_does_it_when_python_runs_the_package(hostile: Path, module: str) -> None:
+    (hostile / "lowtide.py").unlink()  # Python itself would take it for the package
+    (hostile / "text.txt").write_text("some words\n")
+    command = [sys.executable, "-m", module, "tokenize", "text.txt", "--out", "out"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
     assert not (hostile / "ran").exists()
 
 

@@ -200,9 +200,10 @@ def smoke_lines(report: SmokeReport, planned_micro_batch: int) -> list[str]:
     speed = f"{format_count(round(report.tokens_per_second))} tokens/s"
     if report.mfu is not None:
         speed += f", {report.mfu:.0%} of the card's peak"
+    tried_tokens = format_count(round(report.tokens_per_second * report.step_seconds))
     lines = [
-        f"{1000 * report.step_seconds:,.0f} ms a step, {speed} (measured on some steps); the whole run "
-        f"takes {format_seconds(3600 * report.hours)} at that speed",
+        f"{1000 * report.step_seconds:,.0f} ms for a step of {tried_tokens} tokens, {speed} (measured "
+        f"on some steps); the whole run takes {format_seconds(3600 * report.hours)} at that speed",
         f"loss {report.first_loss:.3f} at first, {report.last_loss:.3f} after ten steps",
     ]
     if report.gpu_bytes is not None:

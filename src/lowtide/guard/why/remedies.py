@@ -42,7 +42,7 @@ def _go_on(evidence: Evidence, finding: Finding) -> Iterator[str]:
     session = evidence.session
     said = (session.end.remedy or "") if session and session.end else ""
     if session is not None and session.kind in _OURS and "again" not in said:
-        yield "run the same command again: it resumes from the last checkpoint"
+        yield "run the same command again: it resumes from the last checkpoint, if there is one"
 
 
 def _cgroup(evidence: Evidence, finding: Finding) -> Iterator[str]:
