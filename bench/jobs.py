@@ -146,7 +146,7 @@ def check_nothing_half_written(out: Path, reference: Path, when: str) -> None:
 
 
 def check_words(code: int, words: str, when: str) -> None:
-    """A run that failed says so as `error:` and `hint:`, with exit code 1, and is no fault of ours."""
+    """A run that failed says so as `error:` and `hint:`, with exit code 1, and is not a fault of ours."""
     starts = [line.partition(" ")[0] for line in words.splitlines()]
     strange = "Traceback" in words or "fault of lowtide" in words
     if code != 1 or starts[-2:] != ["error:", "hint:"] or strange:

@@ -47,7 +47,7 @@ def _remove_environment(place: Path) -> None:
         return
     if not (place / "pyvenv.cfg").exists():
         raise SystemExit(
-            f"{place} exists and is no virtual environment: move it away, or name another folder"
+            f"{place} exists and is not a virtual environment: move it away, or name another folder"
         )
     shutil.rmtree(place)
 

@@ -135,7 +135,7 @@ def lowtide_process(
 
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> Outcome:
-    """The same through pytest's own capture, which is no file: for what does not look at its streams."""
+    """The same through pytest's own capture, which is not a file: for what does not look at its streams."""
     from lowtide.cli.main import main
 
     capsys.readouterr()

@@ -478,7 +478,7 @@ def test_what_is_no_environment_is_not_removed(tmp_path: Path) -> None:
     kept = tmp_path / "dolma" / "thesis.txt"
     kept.parent.mkdir()
     kept.write_text("years of work")
-    with pytest.raises(SystemExit, match="dolma exists and is no virtual environment"):
+    with pytest.raises(SystemExit, match="dolma exists and is not a virtual environment"):
         make_environment(tmp_path, "dolma")
     assert kept.read_text() == "years of work"
 

@@ -177,7 +177,7 @@ def read_journal(
 ) -> Iterator[dict[str, object]]:
     """The records of a log in order. A last line that was cut short is left out. Holds one line.
 
-    A line that is no record is an error; with `on_bad` it is told by its number, and left out.
+    A line that is not a record is an error; with `on_bad` it is told by its number, and left out.
     """
     with storage_errors(path, doing="read"), path.open("rb") as file:
         for number, line in enumerate(file, start=1):

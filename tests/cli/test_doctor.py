@@ -124,7 +124,7 @@ def test_temporary_files_in_memory_are_told_and_the_advice_works() -> None:
     before = lines(lowtide_process("doctor", "--quick", "--json", env={"TMPDIR": "/dev/shm"}))
     bite = before["temporary files"]
     if bite["level"] == "ok" or "/var/tmp" not in bite["remedy"]:
-        pytest.skip("/dev/shm is no tmpfs here, or no folder on a disk is known")
+        pytest.skip("/dev/shm is not a tmpfs here, or no folder on a disk is known")
     name, _, value = bite["remedy"].split("`")[1].removeprefix("export ").partition("=")
     after = lines(lowtide_process("doctor", "--quick", "--json", env={name: value}))
     assert after["temporary files"]["level"] == "ok"
@@ -134,7 +134,7 @@ def test_temporary_files_in_memory_are_told_and_the_advice_works() -> None:
 def test_a_folder_in_memory_is_advised_against_and_not_written_to(capsys: Capsys) -> None:
     found = lines(call(capsys, "doctor", "--quick", "--json", "--path", "/dev/shm/not/yet"))
     if "tmpfs" not in found["file system"]["finding"]:
-        pytest.skip("/dev/shm is no tmpfs here")
+        pytest.skip("/dev/shm is not a tmpfs here")
     assert found["file system"]["level"] == "advice"
     assert not Path("/dev/shm/not").exists()
 

@@ -39,7 +39,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("verify empty", "empty holds no token files", "`.npy` or `.bin`"),
         ("export a.txt --to npy --out a.txt", "a.txt is a file", "folder as `--out`"),
         ("report texts", "texts has no log", "name the folder of a run"),
-        ("why texts", "it is no run of lowtide", "pass a RUN folder"),
+        ("why texts", "it is not a run of lowtide", "pass a RUN folder"),
         ("watch", "nothing to watch", "`-- COMMAND`"),
         ("doctor --path a.txt --quick", "is a file and no folder", "`--path DIR`"),
         ("compare texts --ways foo", "there is no way 'foo'", "lowtide-train"),

@@ -92,7 +92,7 @@ def test_a_file_that_is_no_log_is_named_as_such_and_nothing_is_written(
         (tmp_path / name).write_text(text)
         refused = call(capsys, "report", tmp_path / name)
         assert refused.code == 2, name
-        assert f"{name} is no log" in refused.problem
+        assert f"{name} is not a log" in refused.problem
         assert "remove" not in refused.hint
     assert {one.name for one in tmp_path.iterdir()} == set(texts)
 
@@ -102,7 +102,7 @@ def test_only_a_page_of_lowtide_is_replaced(capsys: Capsys, run: Path, tmp_path:
     taken.write_text("<!DOCTYPE html><title>mine</title>")
     refused = call(capsys, "report", run, "--out", taken)
     assert (refused.code, taken.read_text()) == (2, "<!DOCTYPE html><title>mine</title>")
-    assert "is no page of lowtide" in refused.problem
+    assert "is not a page of lowtide" in refused.problem
     assert "pass another `--out`" in refused.hint
     (run / "report.html").write_text("")
     assert call(capsys, "report", run).code == 2

@@ -222,7 +222,7 @@ def test_it_speaks_while_checkpoints_come_and_go(tmp_path: Path) -> None:
         (["--temperature", "-1"], "temperature of -1.0"),
         (["--temperature", "nan"], "temperature of nan"),
         (["--top-k", "0"], "0 likeliest"),
-        (["--top-p", "2"], "2.0 is no probability"),
+        (["--top-p", "2"], "2.0 is not a probability"),
         (["--samples", "0"], "0 samples"),
         (["--step", "7"], "no checkpoint of step 7"),
         (["--prompt", "tide " * 100], "tokens but the model sees 24"),

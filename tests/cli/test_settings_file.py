@@ -81,10 +81,10 @@ def test_several_values_are_a_list(here: Path, capsys: Captured) -> None:
     ("toml", "problem", "hint"),
     [
         ("[tokenise]\n", "a table [tokenise], and there is no such command", "[tokenize]"),
-        ("[tokenize]\nmemry = 1\n", "memry in [tokenize] is no setting", "did you mean memory?"),
-        ("[train]\nmemry = 1\n", "memry in [train] is no setting", "did you mean memory?"),
-        ("[tokenize]\nsteps = 1\n", "steps in [tokenize] is no setting", "a setting of [train]"),
-        ("[tokenize]\nval = 'x'\n", "val in [tokenize]: 'x' is no share", "correct that line"),
+        ("[tokenize]\nmemry = 1\n", "memry in [tokenize] is not a setting", "did you mean memory?"),
+        ("[train]\nmemry = 1\n", "memry in [train] is not a setting", "did you mean memory?"),
+        ("[tokenize]\nsteps = 1\n", "steps in [tokenize] is not a setting", "a setting of [train]"),
+        ("[tokenize]\nval = 'x'\n", "val in [tokenize]: 'x' is not a share", "correct that line"),
         ("[tokenize]\nval = true\n", "val in [tokenize] is true", "a number"),
         ("[tokenize]\nval = {a = 1}\n", "val in [tokenize] is neither", "a number"),
         ("[tokenize]\nval = [1]\n", "val in [tokenize] is a list", "one value"),
@@ -187,7 +187,7 @@ def test_training_on_named_data_forgets_the_inbox_of_the_file(here: Path, capsys
     assert call(capsys, "train", "nowhere").problem == "nowhere does not exist"
     assert call(capsys, "train").problem == "an inbox has no last step"
     Path("lowtide.toml").write_text(toml.replace("steps = 3\n", ""))
-    assert call(capsys, "train").problem == "batches is no folder"
+    assert call(capsys, "train").problem == "batches is not a folder"
 
 
 def test_one_rank_of_several_tells(here: Path) -> None:

@@ -70,7 +70,7 @@ def test_names_that_the_tokenizer_does_not_know_are_told_once(
         return done.err
 
     note = (
-        "<|im_start|> and <|im_end|> are no tokens of gpt2: they are spelled out, "
+        "<|im_start|> and <|im_end|> are not tokens of gpt2: they are spelled out, "
         "and a message that spells them too looks the same"
     )
     assert " ".join(said(1).split()).count(note) == 1
@@ -79,7 +79,7 @@ def test_names_that_the_tokenizer_does_not_know_are_told_once(
     mine.write_text(
         "{% generation %}{{ messages[0].content }}<|end|>{% endgeneration %}<|endoftext|>"
     )
-    assert "<|end|> is no token of gpt2: it is spelled out" in said(3, "--template", mine)
+    assert "<|end|> is not a token of gpt2: it is spelled out" in said(3, "--template", mine)
     tokenizer = tmp_path / "tokenizer.json"
     names = ("<|im_start|>", "<|im_end|>")
     added = [added_token(name, 50257 + at, special=True) for at, name in enumerate(names)]

@@ -163,7 +163,7 @@ def test_a_pipe_is_not_waited_for(capsys: Capsys, tmp_path: Path) -> None:
     assert call(capsys, "why", tmp_path / "pipe").code == 2
     write_timeline(tmp_path / "t.jsonl", exit_code=1)
     told = call(capsys, "why", tmp_path / "t.jsonl", "--log", tmp_path / "pipe")
-    assert "it is no plain file" in told.out
+    assert "it is not a plain file" in told.out
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="boxes and signals")

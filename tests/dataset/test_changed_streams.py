@@ -92,7 +92,7 @@ def test_a_shard_that_is_gone_troubles_only_who_reads_it(tmp_path: Path) -> None
 def test_a_pipe_among_the_files_is_named(tmp_path: Path) -> None:
     write_train_bin(tmp_path)
     os.mkfifo(tmp_path / "val.bin")
-    with pytest.raises(UsageError, match=r"val\.bin is no plain file"):
+    with pytest.raises(UsageError, match=r"val\.bin is not a plain file"):
         TokenDataset(tmp_path, context=16)
 
 

@@ -92,7 +92,7 @@ def test_the_end_of_text_token_tells_the_same_documents_as_an_index(
     lengths = [
         *lengths,
         2,
-    ]  # the last token is no lone end-of-text: where it stands is plain to see
+    ]  # the last token is not a lone end-of-text: where it stands is plain to see
     context = data.draw(st.integers(1, sum(lengths) // 2 - 1))
     split = "train" if share is None else "val"
     with fresh_folder() as folder:

@@ -183,7 +183,7 @@ def test_a_batch_does_not_depend_on_those_before(
 
 @pytest.mark.parametrize("context", [1, 7])
 def test_reading_on_and_on_is_the_same_as_leaping(tmp_path: Path, context: int) -> None:
-    """Over several looks ahead: 4,096 windows are no multiple of the batch or of the epoch."""
+    """Over several looks ahead: 4,096 windows are not a multiple of the batch or of the epoch."""
     path = Shards((1000, 1, 0, 999), "llmc", wide=True).write(tmp_path)
     running = TokenDataset(path, context=context)
     for k in range(1000):
@@ -238,7 +238,7 @@ def check_widened(copier: MappedCopier | PlainCopier, pieces: Pieces, wanted: Ar
 
 
 def test_the_example_in_the_module(tmp_path: Path) -> None:
-    """Tokens 0 … 9, context 4, shift 1: `[1 2 3 4] [5 6 7 8] [9 0]`, and 0 is no target."""
+    """Tokens 0 … 9, context 4, shift 1: `[1 2 3 4] [5 6 7 8] [9 0]`, and 0 is not a target."""
     held = [plain_positions(10, context=4, shift=1, number=number) for number in range(3)]
     assert held == [[1, 2, 3, 4], [5, 6, 7, 8], [9, 0]]
     path = Shards((10,), "npy", wide=False).write(tmp_path)

@@ -110,7 +110,7 @@ def test_only_a_setting_that_leads_nowhere_is_told(tmp_path: Path) -> None:
     assert find_wrong_temporary({"TMPDIR": str(tmp_path)}, used=Path("/tmp")) is None
     wrong = find_wrong_temporary({"TEMP": str(file)}, used=Path("/tmp"))
     assert wrong is not None
-    assert wrong.finding.startswith(f"TEMP is {file}, which is no folder")
+    assert wrong.finding.startswith(f"TEMP is {file}, which is not a folder")
 
 
 def test_a_folder_is_tried_without_a_trace(tmp_path: Path) -> None:

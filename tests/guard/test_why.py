@@ -240,7 +240,7 @@ STAGED: dict[str, tuple[Stage, str, str]] = {
     "Slurm's memory": (log_of(SLURM, "srun: error: n1: task 0: Out Of Memory"), "out of memory: its cgroup", "certain"),
     "Slurm's time": (log_of(*STEPS, SLURM_TIME), "terminated", "certain"),
     "shared memory": (log_of(*TRACEBACK, SHARED), "crashed", "certain"),
-    "advice is no death": (log_of("In case of CUDA out of memory, lower the batch.", *STEPS), "unknown", "unknown"),
+    "advice is not a death": (log_of("In case of CUDA out of memory, lower the batch.", *STEPS), "unknown", "unknown"),
     "an empty log": (log_of(""), "unknown", "unknown"),
 }  # fmt: skip
 

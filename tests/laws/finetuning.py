@@ -17,7 +17,7 @@ from tests.training.small_runs import SHAPE, Command
 
 
 def save_theirs(folder: Path, shape: ModelShape = SHAPE, *, seed: int = 11) -> Path:
-    """A GPT2LMHeadModel as `save_pretrained` writes it, with numbers that are no model's first."""
+    """A GPT2LMHeadModel as `save_pretrained` writes it, with numbers that no model starts with."""
     torch.manual_seed(seed)
     model = GPT2LMHeadModel(GPT2Config(**config_of(shape)))
     with torch.no_grad():

@@ -152,7 +152,7 @@ def test_a_file_that_was_cut_off_is_named_and_works_once_it_is_whole(
     path.write_bytes(whole[: len(whole) * 2 // 3])
     job = Job(capsys, tmp_path / "out", path)
     job.fails(code=1, naming=name)
-    job.fails("--bad-text", "skip", code=1, naming=name)  # half a file is no bad row
+    job.fails("--bad-text", "skip", code=1, naming=name)  # half a file is not a bad row
     path.write_bytes(whole)
     assert job.works()["documents"] in (1, 50)
 

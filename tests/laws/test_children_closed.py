@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import signal
 import subprocess
@@ -18,8 +19,8 @@ import pytest
 
 import lowtide
 from bench.tokenizer_variants import Variant, make_text
-from lowtide.errors import DataError, LowtideError, SharedFaultError, UsageError
-from lowtide.events import Event
+from lowtide.errors import DataError, LowtideError, SharedFaultError, StoppedError, UsageError
+from lowtide.events import Advanced, Event
 from lowtide.pipeline.encode_blocks import BlockEncoder
 from lowtide.pipeline.estimate import estimate
 from lowtide.pipeline.examine import verify
@@ -211,6 +212,33 @@ def test_the_references_process_ends_with_an_interrupt(tmp_path: Path) -> None:
         )
     assert children() == []
     del caught
+
+
+def test_a_stop_is_heard_while_the_reference_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # this stop cannot wait for a block
+    files = [write_text(tmp_path, 300_000, f"{number}.txt") for number in range(6)]
+    silent_since = math.inf
+
+    def listen(event: Event) -> None:
+        nonlocal silent_since
+        if isinstance(event, Advanced) and silent_since == math.inf:
+            for child in children():
+                child.suspend()
+            silent_since = time.monotonic()
+
+    with pytest.raises(StoppedError):
+        lowtide.tokenize(
+            [*map(str, files)],
+            tmp_path / "out",
+            reference_settings(tmp_path),
+            memory="512MiB",
+            workers=1,
+            listen=listen,
+            should_stop=lambda: "terminated" if time.monotonic() > silent_since + 0.5 else None,
+        )
+    assert children() == []
 
 
 @pytest.mark.slow  # several processes

@@ -151,7 +151,7 @@ def test_instructions_and_completions_are_chats_of_two_turns(tmp_path: Path, kin
         asked = [a for a, _ in pairs] + [f"{a}\n\nmore" for a, _ in pairs]
         pairs = list(zip(asked, [b for _, b in pairs] * 2, strict=True))
     else:
-        pairs += [("", "without a question")]  # its first token is no target
+        pairs += [("", "without a question")]  # its first token is not a target
         rows = [{"prompt": a, "completion": b} for a, b in pairs]
     path = write_rows(tmp_path / "rows.jsonl", rows)
     settings = TokenizeSettings(examples=kind, val=0.0)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""What is no text is refused by name, and its hint works. What is skipped is told, and nothing is guessed."""
+"""What is not text is refused by name, and its hint works. What is skipped is told, and nothing is guessed."""
 
 from __future__ import annotations
 

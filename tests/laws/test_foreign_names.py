@@ -85,7 +85,7 @@ def stopped(tmp_path: Path, text: Path) -> Path:
 
 
 def forge(path: Path, change: Callable[[Any], None]) -> None:
-    """As an attacker would: the seal is no signature."""
+    """As an attacker would: the seal is not a signature."""
     record = read_sealed(path)
     change(record)
     write_sealed(path, record)

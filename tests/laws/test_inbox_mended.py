@@ -1,4 +1,4 @@
-"""What is no file's fault ends the run with a remedy; what is lost of a run is never made up for in silence."""
+"""What is not a file's fault ends the run with a remedy; what a run lost is never replaced in silence."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_a_template_is_no_files_fault(
 @pytest.mark.parametrize(
     ("error", "is_the_files"),
     [
-        (DataError("template of a letter.jsonl is no JSON", remedy="mend it"), True),
+        (DataError("template of a letter.jsonl is not JSON", remedy="mend it"), True),
         (UsageError("no such column", remedy="name another"), True),
         (SharedFaultError("whatever it says", remedy="mend the template"), False),
         (StorageError("the disk is full", remedy="make room"), False),

@@ -68,7 +68,7 @@ def test_no_data_and_text_instead_of_tokens_are_told(desk: Desk, plan: bool) -> 
     nowhere = desk.folder / "nowhere"
     assert "nowhere" in desk.refused(data=nowhere, plan=plan).problem
     text = desk.folder / "book.txt"
-    text.write_text("A tide is no token.\n" * 100)
+    text.write_text("A tide is not a token.\n" * 100)
     refused = desk.refused(data=text, plan=plan)
     assert "lowtide tokenize" in refused.hint
     assert not desk.run.exists()

@@ -1,4 +1,4 @@
-"""A leak is noted, asked and ended at its limit while everybody else stays alive; reading files is no leak."""
+"""A leak is noted, asked and ended at its limit while all others stay alive; reading files is not a leak."""
 
 from __future__ import annotations
 

@@ -114,7 +114,7 @@ def test_no_budget_is_advised_that_the_machine_would_refuse() -> None:
 
 
 def test_what_the_user_has_sized_already_leaves_a_quarter_free() -> None:
-    """torch with CUDA alone takes 2 GiB: a modest share would stop every training run after a step."""
+    """torch with CUDA alone takes 2 GiB: a quarter would stop every training run after a step."""
     assert choose_budget(None, limit_of(100 * GIB), generous=True).total_bytes == 75 * GIB
     assert choose_budget("1GiB", limit_of(100 * GIB), generous=True).total_bytes == GIB
     with pytest.raises(DoesNotFitError, match="leaves a quarter of the memory free"):

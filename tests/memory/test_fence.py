@@ -121,3 +121,15 @@ with fence(64 << 20):
 def test_the_fence_says_that_it_stands() -> None:
     with fence(1 << 40) as stands:
         assert stands
+
+
+def test_rust_prints_no_traceback_inside_the_fence() -> None:
+    """It would need memory for it, and wait for itself forever when that is refused."""
+    said = run("""
+import os
+os.environ["RUST_BACKTRACE"] = "full"
+with fence(1 << 30):
+    print(os.environ["RUST_BACKTRACE"], os.environ["RUST_LIB_BACKTRACE"])
+print(os.environ["RUST_BACKTRACE"], "RUST_LIB_BACKTRACE" in os.environ)
+""")
+    assert said == "0 0\nfull False\n"

@@ -209,8 +209,8 @@ def test_a_model_gone_wrong_is_told() -> None:
         ({"temperature": math.nan}, "temperature of nan"),
         ({"temperature": math.inf}, "temperature of inf"),
         ({"top_k": 0}, "0 likeliest"),
-        ({"top_p": 0.0}, "0.0 is no probability"),
-        ({"top_p": 1.5}, "1.5 is no probability"),
+        ({"top_p": 0.0}, "0.0 is not a probability"),
+        ({"top_p": 1.5}, "1.5 is not a probability"),
     ],
 )
 def test_what_cannot_be_is_refused_before_the_first_token(

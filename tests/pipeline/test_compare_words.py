@@ -173,5 +173,5 @@ def test_what_was_done_to_the_sample_and_who_held_the_limit_is_told() -> None:
     found = comparison(result("list", boxed()))
     text = "\n".join(remarks(found))
     assert "cut 3 times" in text
-    assert "2 places that are no UTF-8" in text
+    assert "2 places that are not UTF-8" in text
     assert "sampled" in dict(introduce(found))["limit"]

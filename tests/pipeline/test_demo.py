@@ -39,7 +39,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYT
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Sources in a folder, as Python's own lie: a package, a test that is no text, what others installed."""
+    """Sources in a folder, as Python's own lie: a package, a test that is not text, what others installed."""
     folder = tmp_path_factory.mktemp("library")
     (folder / "package").mkdir()
     (folder / "site-packages").mkdir()
@@ -251,7 +251,7 @@ def test_what_cannot_be_meant_is_refused(library: Path, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("a file")
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.tex").write_text("a thesis")
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         run(tmp_path / "file", settings_of(library))
     with pytest.raises(UsageError, match=r"thesis\.tex"):
         run(tmp_path / "full", settings_of(library))

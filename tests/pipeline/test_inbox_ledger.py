@@ -56,7 +56,7 @@ def test_a_failed_file_is_known_and_a_released_one_is_not(
     tmp_path: Path, opened: Callable[[Path], Ledger]
 ) -> None:
     ledger = opened(tmp_path)
-    ledger.fail(take(ledger, "bad.jsonl"), "line 3 is no JSON")
+    ledger.fail(take(ledger, "bad.jsonl"), "line 3 is not JSON")
     ledger.release(take(ledger), "it changed")
     for one in (ledger, opened(tmp_path)):
         assert one.pending == []
@@ -64,7 +64,7 @@ def test_a_failed_file_is_known_and_a_released_one_is_not(
         assert one.knows("bad.jsonl", 7, 1000)
         assert not one.knows(*FILE)
         assert not one.knows_content(*FILE, "f0")
-    assert [one.reason for one in read_entries(tmp_path)] == ["line 3 is no JSON", "it changed"]
+    assert [one.reason for one in read_entries(tmp_path)] == ["line 3 is not JSON", "it changed"]
     assert take(opened(tmp_path)).number == 3, "numbers are never used twice"
 
 

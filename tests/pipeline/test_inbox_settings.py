@@ -69,7 +69,7 @@ def test_unknown_names_are_told_the_known_ones(tmp_path: Path) -> None:
 
 
 def test_a_folder_that_is_none_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is no folder"):
+    with pytest.raises(UsageError, match="is not a folder"):
         read_inbox_settings(tmp_path / "gone")
 
 

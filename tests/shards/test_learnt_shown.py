@@ -51,7 +51,7 @@ def test_facts_and_samples_tell_what_is_learnt(tmp_path: Path) -> None:
 
 
 def test_a_border_inside_a_character_moves_before_it(tmp_path: Path) -> None:
-    """Half a character is no text: ids here are bytes, and the second half alone is learnt."""
+    """Half a character is not text: ids here are bytes, and the second half alone is learnt."""
     text = "aé b".encode()
     flags = np.array([False, False, True, True, False])
     ids = np.frombuffer(text, dtype=np.uint8).astype(np.uint32)

@@ -218,7 +218,7 @@ def test_one_long_text_is_ended_at_a_newline_for_the_tail(tmp_path: Path) -> Non
 
 
 def test_the_tail_never_begins_inside_a_character(tmp_path: Path) -> None:
-    """A newline shortly before the asked place is no border, and must not make one of the place itself."""
+    """A newline shortly before the asked place is not a border, and must not make one of the place itself."""
     path = write_text(tmp_path / "a.txt", "a\n中文。")
     for position in range(path.stat().st_size + 1):
         for separator in SEPARATORS:

@@ -29,7 +29,7 @@ ALIKE_BUT_UNLISTED = {
     "\xea": "\uac00",
     "\xf0": "\U0001d400",
 }
-"""By lead byte, a letter on which everyone agrees. The last one is no emoji: it is looked up."""
+"""By lead byte, a letter on which everyone agrees. The last one is not an emoji: it is looked up."""
 SAME_BYTES_ELSEWHERE = "\u5c5c\u6c5c\u7c5c\u8c5c\u5cdc\u6cdc\u488f\u588f\u1ac0\ua7c0"
 """Agreed upon, although two of their bytes are those of a listed code point."""
 

@@ -172,7 +172,7 @@ def give_id(token: str, number: int) -> Callable[[Json], None]:
 
 DAMAGED: list[tuple[Callable[[Json], None], str]] = [
     (add_merge("Ġ", "☃"), "no token"),
-    (add_merge("x", "x"), "'xx' is no token"),
+    (add_merge("x", "x"), "'xx' is not a token"),
     (put("model", "merges", ["Ġ t h"]), "reads 'Ġ t h'"),
     (put("model", "merges", ["Ġt"]), "reads 'Ġt'"),
     (put("model", "merges", 5), "not a tokenizer.json"),

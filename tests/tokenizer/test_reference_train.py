@@ -40,7 +40,7 @@ Merge = tuple[bytes, bytes]
 
 
 def token_bytes(steps: list[Step], *, special_count: int) -> dict[int, bytes]:
-    """The bytes of every id that is no special token."""
+    """The bytes of every id that is not a special token."""
     tokens = {special_count + rank: bytes([byte]) for rank, byte in enumerate(bytes_in_order())}
     for step in steps:
         tokens[step.made] = tokens[step.left] + tokens[step.right]
@@ -84,7 +84,7 @@ def learn_with_tokenizers(
 
 
 def spelled_lines(table: Mapping[bytes, int]) -> Iterator[str]:
-    """Every word as often as it is counted, in stand-in letters: among these is no newline."""
+    """Every word as often as it is counted, in stand-in letters: there is no newline among them."""
     return ("\n".join([spell(word)] * count) for word, count in table.items())
 
 

@@ -213,7 +213,7 @@ def test_half_a_character_is_replaced_unless_told_otherwise() -> None:
 
 def test_ids_that_do_not_exist_are_refused() -> None:
     for ids in ([50257], [-1], np.array([70000])):
-        with pytest.raises(UsageError, match="is no id of gpt2, whose ids end at 50256"):
+        with pytest.raises(UsageError, match="is not an id of gpt2, whose ids end at 50256"):
             gpt2().decode(ids)
 
 
@@ -357,7 +357,7 @@ def test_a_tokenizer_of_another_kind_runs_on_its_library(tmp_path: Path) -> None
     assert tokenizer.encode_batch(["hello", "world hello"]) == [[0], [1, 0]]
     assert tokenizer.decode([0, 1]) == "hello world"
     assert (tokenizer.size, tokenizer.end_of_text, tokenizer.pattern) == (4, 3, None)
-    with pytest.raises(UsageError, match="is no id"):
+    with pytest.raises(UsageError, match="is not an id"):
         tokenizer.decode([4])
     for ask in (
         lambda: tokenizer.merges,
@@ -382,7 +382,7 @@ def test_a_merge_of_unknown_tokens_is_found_when_a_file_is_opened(tmp_path: Path
     file = json.loads(tokenizer_files(learnt("gpt2"))["tokenizer.json"])
     file["model"]["merges"].append(["x", "x"])
     (tmp_path / "tokenizer.json").write_text(json.dumps(file))
-    with pytest.raises(UsageError, match="'xx' is no token"):
+    with pytest.raises(UsageError, match="'xx' is not a token"):
         Tokenizer.load(tmp_path)
 
 

@@ -7,6 +7,7 @@ import random
 import re
 import signal
 import sys
+import threading
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -327,6 +328,31 @@ def test_the_reference_apart_gives_the_same_ids_and_says_when_its_memory_is_too_
         apart.encode(b"again"), make_reference(vocabulary, "text").encode(b"again")
     )
     apart.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux limits the memory of the child")
+def test_a_child_without_memory_ends_even_if_it_is_to_print_tracebacks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It printed one, was refused memory for that, and waited for itself forever."""
+    monkeypatch.setenv("RUST_BACKTRACE", "1")
+    before = set(psutil.Process().children())
+
+    def end_what_hangs() -> None:
+        for child in set(psutil.Process().children()) - before:
+            child.send_signal(signal.SIGSEGV)
+
+    apart = ReferenceApart(
+        vocabulary_of(Variant(pre_tokenizer="cl100k, then gpt2")), "text", allowance_bytes=40 * MIB
+    )
+    timer = threading.Timer(60, end_what_hangs)
+    timer.start()
+    try:
+        with pytest.raises(ReferenceMemoryError):
+            apart.encode(b"a" * 400_000)
+    finally:
+        timer.cancel()
+        apart.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux tells the peak of a text")

@@ -87,7 +87,7 @@ class ShareType(_FloatType):
                 return float(value.strip().removesuffix("%")) / 100
             return float(value)
         except ValueError:
-            self.fail(f"{value!r} is no share; write it as 0.05 or as 5%", param, ctx)
+            self.fail(f"{value!r} is not a share; write it as 0.05 or as 5%", param, ctx)
 
 
 class SeedType(_IntType):
@@ -101,7 +101,7 @@ class SeedType(_IntType):
         try:
             number = int(value)
         except ValueError:
-            self.fail(f"{value!r} is no whole number", param, ctx)
+            self.fail(f"{value!r} is not a whole number", param, ctx)
         if not abs(number) < 1 << 62:
             self.fail(f"{str(value)[:20]}… is too large for a seed", param, ctx)
         return number
@@ -214,7 +214,7 @@ memory_option = click.option(
     "--memory",
     type=SIZE_OR_SHARE,
     metavar="SIZE",
-    help="Budget such as 1GiB or 50%.  [default: a modest share]",
+    help="Budget such as 1GiB or 50%.  [default: a quarter of the limit, at most 2 GiB]",
 )
 workers_option = click.option(
     "--workers", type=COUNT, metavar="N", help="Most threads to use.  [default: all cores that fit]"

@@ -184,7 +184,7 @@ def _refuse_place(path: Path, *, force: bool) -> None:
             f"{path} is a folder", remedy=f"pass `--out {path / SETTINGS_NAME}`, a file in it"
         )
     if path.exists() and not path.is_file():
-        raise UsageError(f"{path} is no file to be replaced", remedy="pass another `--out`")
+        raise UsageError(f"{path} is not a file to be replaced", remedy="pass another `--out`")
     if os.path.lexists(path) and not force:
         raise UsageError(
             f"{path} is there already", remedy="pass `--force` to overwrite it, or another `--out`"

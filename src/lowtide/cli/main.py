@@ -93,7 +93,7 @@ def _run(arguments: list[str]) -> int:
         code = cli.main(arguments, prog_name="lowtide", standalone_mode=False)
     except SystemExit:
         raise
-    except BaseException as error:  # noqa: BLE001 - the last to hear of it; a Rust panic is no Exception
+    except BaseException as error:  # noqa: BLE001 - the last to hear of it; a Rust panic is not an Exception
         if "--debug" in arguments:
             import traceback
 
@@ -107,7 +107,7 @@ def _tell(error: BaseException, arguments: list[str]) -> int:
     """Say what went wrong and what to do about it, on stderr; the exit code that goes with it."""
     code, word = 1, "error"
     if isinstance(error, StoppedError):
-        word = "stopped"  # as it was asked to, which is no error
+        word = "stopped"  # as it was asked to, which is not an error
     if isinstance(error, LowtideError):
         problem, remedy, code = error.problem, error.remedy, error.exit_code
         problem = problem.removeprefix("stopped ") if word == "stopped" else problem

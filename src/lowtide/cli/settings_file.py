@@ -201,7 +201,7 @@ def _stranger(
         remedy = f"did you mean {meant}?"
     if others:
         remedy = f"it is a setting of {', '.join(others)}"
-    return UsageError(f"{where} is no setting of that command", remedy=remedy)
+    return UsageError(f"{where} is not a setting of that command", remedy=remedy)
 
 
 def _as_given(value: object, option: click.Option, where: str) -> Given:

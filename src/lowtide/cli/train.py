@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     required=True,
     type=FOLDER,
     metavar="RUN",
-    help="Folder of the run; new, or to go on in.",
+    help="Folder of the run: new, or one to resume.",
 )
 @click.option(
     "--inbox",
@@ -82,7 +82,7 @@ if TYPE_CHECKING:
 )
 @click.option("--device", type=DEVICE, help="Where to train.  [default: cuda if there is one]")
 @click.option(
-    "--seed", type=SEED, metavar="N", help="Of the weights and of the order.  [default: 0]"
+    "--seed", type=SEED, metavar="N", help="Seed for weights and data order.  [default: 0]"
 )
 @peer_tokenizer_option
 @click.option(
@@ -120,7 +120,7 @@ def train_command(
     DATA is a folder that lowtide wrote, or a file or folder of nanoGPT, llm.c, Megatron or numpy. RUN gets
     checkpoints, a log, curves for TensorBoard and a copy of the tokenizer.
 
-    With --init training goes on from weights that are there, by smaller steps, for three epochs.
+    With --init, training starts from existing weights, at a lower learning rate, for three epochs.
 
     With --inbox every batch file that appears in FOLDER is tokenized and trained on once, for weeks if need be;
     FOLDER/lowtide.toml says how files are read. A file called .stop in RUN ends it.
@@ -187,7 +187,8 @@ def _refuse_mixtures(data: str | None, inbox: str | None, *, smoke: bool) -> Non
         )
     if smoke:
         raise UsageError(
-            "what an inbox will hold cannot be tried", remedy="leave `--smoke` out, or name DATA"
+            "--smoke needs DATA: an inbox has no data yet",
+            remedy="leave `--smoke` out, or name DATA",
         )
 
 

@@ -102,7 +102,8 @@ def watch_command_line(
     """Watch any job, and act before the kernel kills.
 
     The job runs as it would without, with its own input and output. Its private memory, and what the
-    machine has left, are read every second: it is told of, then asked to stop, and ended if you allow it.
+    machine has left, are read every second: you are warned, then the job is asked to stop, and ended if you
+    allow it.
     """
     from lowtide.pipeline.watch import watch_command, watch_process
     from lowtide.pipeline.watch_settings import choose_settings, one_of

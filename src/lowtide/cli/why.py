@@ -50,7 +50,7 @@ def why_command(
 ) -> None:
     """Say why a job died, how sure that is, and what to change.
 
-    It is told of a run of lowtide, of what `lowtide watch` saw, or of the log that any program left.
+    Give it a lowtide run, a timeline of `lowtide watch`, or the log of any program.
     """
     from pathlib import Path
 

@@ -39,7 +39,7 @@ class LoaderCheck:
 
     @property
     def tokens_per_second(self) -> float:
-        """Padding is no token."""
+        """Padding is not a token."""
         positions = self.batches_per_second * self.batch_size * self.facts.context
         return positions * (1 - self.facts.padding_share)
 

@@ -67,9 +67,7 @@ class LoaderFacts:
         ]
         if self.learnt_tokens is not None:
             share = _percent(self.learnt_tokens / max(1, self.tokens))
-            learnt = (
-                f"{format_count(self.learnt_tokens)} tokens, {share} of them: others are no targets"
-            )
+            learnt = f"{format_count(self.learnt_tokens)} tokens, {share} of them: others are not targets"
             rows.insert(2, ("learnt", learnt))
         return "\n".join(printable(f"{name:<12} {value}") for name, value in rows)
 

@@ -132,7 +132,7 @@ class Loader:
         position, stream = known.get("position"), known.get("stream")
         if known.get("version") != STATE_VERSION or type(position) is not int or position < 0:
             raise UsageError(
-                f"this is no loader's state of version {STATE_VERSION}",
+                f"this is not a loader's state of version {STATE_VERSION}",
                 remedy="pass what `Loader.state_dict()` gave",
             )
         _check_same(stream if isinstance(stream, dict) else {}, self._stream.identity())

@@ -231,7 +231,7 @@ def _check_pairs(sources: Mapping[str, object]) -> None:
             isinstance(given, tuple) and len(given) == 2 and isinstance(given[0], TokenDataset)
         ):
             raise UsageError(
-                f"source {name!r} is no dataset with a weight",
+                f"source {name!r} is not a dataset with a weight",
                 remedy=f"pass {{{name!r}: (dataset, 0.5)}}",
             )
 

@@ -2,7 +2,7 @@
 
 An epoch's windows are numbered 0 to n - 1 and laid out as a table of about √n by √n. Eight times, a row's or a
 column's number is shifted by a hash of the other: each shift can be undone, so all of them together are a
-bijection, whatever the hash. Numbers of the table that are no window are sent through again until they
+bijection, whatever the hash. Numbers of the table that are not windows are sent through again until they
 are one. Any index costs the same, so a run may start anywhere.
 
     order = WindowOrder(windows=5, seed=0)

@@ -77,7 +77,7 @@ def whole(name: str, value: SupportsIndex, *, at_least: int | None = None) -> in
         number = operator.index(value)
     except TypeError:
         raise UsageError(
-            f"{name} is {value!r}, which is no whole number",
+            f"{name} is {value!r}, which is not a whole number",
             remedy=f"pass a whole number as {name}",
         ) from None
     if at_least is not None and number < at_least:

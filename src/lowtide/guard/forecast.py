@@ -1,7 +1,7 @@
 """When a limit will be reached, if a leak goes on as it does: an eight-day leak is seen on the first day.
 
 A line is laid under the readings: through the lowest of each stretch of time, so that what a garbage collector
-gives back is no growth, by the median of all slopes between two of them, so that noise and a few steps do not
+gives back is not growth, by the median of all slopes between two of them, so that noise and a few steps do not
 move it. One step that stands out from all others, such as a model being loaded, is taken out first. What
 readings rise above the line is added when it is asked where they meet the limit.
 """
@@ -26,7 +26,7 @@ _STANDS_OUT = 4.0
 """Times the next largest: a step that happened once."""
 _SAME_SLOPE = 0.25
 _STILL_GROWING = 0.5
-"""Of the whole slope, in the later half: what has come to rest is no leak."""
+"""Of the whole slope, in the later half: what has come to rest is not a leak."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -28,7 +28,7 @@ class JobEnd:
     """How it ended, as far as it is known."""
 
     exit_code: int | None
-    """None where it was no child of ours."""
+    """None where it was not a child of ours."""
     signal: int | None
     oom_kills: int | None
     """Of its own cgroup; None where it had none."""

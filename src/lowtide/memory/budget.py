@@ -50,7 +50,7 @@ class Budget:
 
 
 def choose_budget(text: str | None, limit: MemoryLimit, *, generous: bool = False) -> Budget:
-    """`"1GiB"` as named, `"50%"` of the limit, `None` a modest share; never more than the limit.
+    """`"1GiB"` as named, `"50%"` of the limit, `None` a quarter of it, at most 2 GiB; at most the limit.
 
     Generous, for work whose size the user has chosen already, such as a model: `None` leaves a quarter free.
     """

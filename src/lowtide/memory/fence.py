@@ -6,6 +6,7 @@ break every memory map.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,6 +19,9 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
+_NO_TRACEBACK = {"RUST_BACKTRACE": "0", "RUST_LIB_BACKTRACE": "0"}
+"""A Rust library that is refused memory ends the process. With a traceback to print it asks for more memory, is
+refused again, and waits for itself forever."""
 _IGNORED_FLAG = Path("/sys/module/kernel/parameters/ignore_rlimit_data")
 
 
@@ -34,11 +38,18 @@ def fence(extra_bytes: int) -> Iterator[bool]:
         yield False
         return
     before, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    environment = {name: os.environ.get(name) for name in _NO_TRACEBACK}
+    os.environ |= _NO_TRACEBACK
     resource.setrlimit(resource.RLIMIT_DATA, (_tightest(data_bytes + extra_bytes, before), hard))
     try:
         yield True
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
+        for name, value in environment.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def _data_bytes() -> int | None:

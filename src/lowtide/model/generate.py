@@ -207,10 +207,9 @@ def _check_choice(temperature: float, top_k: int | None, top_p: float | None) ->
             remedy="pass 0 for the likeliest token, or a number such as `--temperature 0.8`",
         )
     if top_k is not None and top_k < 1:
-        raise UsageError(
-            f"the {top_k} likeliest tokens are none", remedy="pass 1 or more as `--top-k`"
-        )
+        raise UsageError(f"--top-k {top_k} selects no token", remedy="pass 1 or more as `--top-k`")
     if top_p is not None and not 0 < top_p <= 1:
         raise UsageError(
-            f"{top_p} is no probability to keep", remedy="pass more than 0, at most 1, as `--top-p`"
+            f"{top_p} is not a probability to keep",
+            remedy="pass more than 0, at most 1, as `--top-p`",
         )

@@ -229,7 +229,7 @@ def _number(config: Mapping[str, JsonValue], name: str, if_absent: int) -> int:
     value = config.get(name, if_absent)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1:
         raise DataError(
-            f"config.json says {name} is {value!r}, which is no count",
+            f"config.json says {name} is {value!r}, which is not a count",
             remedy="pass a folder with the config.json of a GPT-2 model",
         )
     return value

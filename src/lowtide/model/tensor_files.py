@@ -67,7 +67,7 @@ def weight_files(folder: Path) -> list[Path]:
         return [folder / name for name in sorted(named)]
     except msgspec.DecodeError as error:
         raise DataError(
-            f"{index} is no index of weights: {error}", remedy="put it back from a copy"
+            f"{index} is not an index of weights: {error}", remedy="put it back from a copy"
         ) from error
 
 

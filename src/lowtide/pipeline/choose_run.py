@@ -193,9 +193,9 @@ def check_epochs(asked: Asked) -> None:
 def _check_start(base: RunSettings, asked: Asked) -> None:
     """The checkpoints of a run win; who names another start must not think that it is used."""
     if asked.init is not None and str(Path(asked.init).absolute()) != base.init:
-        began = f"the weights of {base.init}" if base.init else "weights that were drawn"
+        began = f"the weights of {base.init}" if base.init else "random weights"
         raise UsageError(
-            f"the run began from {began}, not from {asked.init}",
+            f"this run started from {began}, not from {asked.init}",
             remedy="leave `--init` out to go on, pass another `--out`, or `--restart` to begin again",
         )
 

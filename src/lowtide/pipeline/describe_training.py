@@ -117,7 +117,7 @@ def _visible(character: str) -> str:
     number = ord(character)
     if character.isprintable():
         return character
-    if 0xDC80 <= number <= 0xDCFF:  # how Python carries a byte that is no text
+    if 0xDC80 <= number <= 0xDCFF:  # how Python carries a byte that is not text
         return f"\\x{number - 0xDC00:02x}"
     if 0x80 <= number <= 0xFF:  # `\x85` would be such a byte
         return f"\\u{number:04x}"

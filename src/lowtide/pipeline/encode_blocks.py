@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Generator, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -36,6 +36,8 @@ from lowtide.tokenizer.learnt_tokens import Lengths, find_learnt
 from lowtide.tokenizer.reference_apart import ReferenceMemoryError, bytes_per_text_byte
 from lowtide.units import MIB, format_bytes, round_up_to_mib
 
+_LOOK_SECONDS = 0.3
+"""How often a stop is looked for while a block takes long."""
 _TURN_SECONDS = 0.0005
 _LEAST_RENEWED_BYTES = MIB
 """An encoder that has met less than this cannot be what fills memory."""
@@ -103,7 +105,17 @@ class BlockEncoder:
     renewed: they take turns, and a renewal (0.1 s) stays rare.
     """
 
-    def __init__(self, recipe: Recipe, allowances: Allowances, first: Encoder) -> None:
+    def __init__(
+        self,
+        recipe: Recipe,
+        allowances: Allowances,
+        first: Encoder,
+        *,
+        while_waiting: Callable[[], None] = lambda: None,
+    ) -> None:
+        """`while_waiting` is called now and then while a block takes long; what it raises ends the work."""
+        self._while_waiting = while_waiting
+        self._unfinished: set[Future[EncodedRun]] = set()
         self._recipe = recipe
         self._allowances = allowances
         self._generation = 0
@@ -129,20 +141,37 @@ class BlockEncoder:
             stack.callback(pool.shutdown, wait=True, cancel_futures=True)
             if self._recipe.examples:
                 _shorten_turns(stack)
+            stack.callback(self._abandon)
             waiting: deque[_UnderWay] = deque()
             for block in blocks:
                 if self._is_large(block):
                     while waiting:
-                        yield self._take(waiting)
-                    yield self._encode_alone(block, continues)
+                        yield self._take(waiting, pool)
+                    yield self._encode_alone(block, continues, pool)
                 else:
-                    future = pool.submit(self._encode, block, continues)
+                    future = self._submit(pool, block, continues)
                     waiting.append(_UnderWay(block, continues, future))
                 continues = block.after.within > 0
                 if len(waiting) > self._allowances.workers + 1:
-                    yield self._take(waiting)
+                    yield self._take(waiting, pool)
             while waiting:
-                yield self._take(waiting)
+                yield self._take(waiting, pool)
+
+    def _submit(
+        self, pool: ThreadPoolExecutor, block: Block, continues: bool
+    ) -> Future[EncodedRun]:
+        future = pool.submit(self._encode, block, continues)
+        self._unfinished.add(future)
+        future.add_done_callback(self._unfinished.discard)
+        return future
+
+    def _abandon(self) -> None:
+        """End the work on blocks that nobody takes any more, even if it waits for the reference."""
+        for future in list(self._unfinished):
+            future.cancel()
+        while unfinished := list(self._unfinished):
+            self.close()  # again and again: between two documents a thread starts another process
+            wait(unfinished, _LOOK_SECONDS)
 
     def renew(self) -> None:
         """Have every encoder forget its words before it takes another block."""
@@ -166,23 +195,32 @@ class BlockEncoder:
     def _is_large(self, block: Block) -> bool:
         return len(block.text) > 4 * self._allowances.block_bytes
 
-    def _take(self, waiting: deque[_UnderWay]) -> EncodedRun:
+    def _take(self, waiting: deque[_UnderWay], pool: ThreadPoolExecutor) -> EncodedRun:
         """The oldest block's run. If the reference ran out of memory, the block is encoded again, alone."""
         oldest = waiting.popleft()
         try:
-            return oldest.future.result()
+            return self._result(oldest.future)
         except ReferenceMemoryError:
-            wait([one.future for one in waiting])
-            return self._encode_alone(oldest.block, oldest.continues)
+            for one in waiting:
+                self._wait_for(one.future)
+            return self._encode_alone(oldest.block, oldest.continues, pool)
 
-    def _encode_alone(self, block: Block, continues: bool) -> EncodedRun:
-        """A large block, on this thread, with all the memory that caches would take."""
+    def _result(self, future: Future[EncodedRun]) -> EncodedRun:
+        self._wait_for(future)
+        return future.result()
+
+    def _wait_for(self, future: Future[EncodedRun]) -> None:
+        while not future.done() and not wait([future], _LOOK_SECONDS).done:
+            self._while_waiting()
+
+    def _encode_alone(self, block: Block, continues: bool, pool: ThreadPoolExecutor) -> EncodedRun:
+        """A large block, while no other is encoded, with all the memory that caches would take."""
         if len(block.text) > self._allowances.word_limit_bytes:
             raise self._too_large(block)
         self.renew()
         self._set_reference_allowance(self._allowances.reference_alone_bytes(len(block.text)))
         try:
-            return self._encode(block, continues)
+            return self._result(self._submit(pool, block, continues))
         except ReferenceMemoryError as cause:
             raise self._too_large(block) from cause
         finally:

@@ -85,7 +85,7 @@ def prepare(
 ) -> Prepared:
     """Find, load and decide; refuse what cannot work. Reads footers, sizes and first bytes, no text.
 
-    What lies in the folder `out` is no input, even if a glob matches it. The caller closes what it gets.
+    What lies in the folder `out` is not an input, even if a glob matches it. The caller closes what it gets.
     """
     foreign_pids = frozenset(child_pids(os.getpid()))
     check_settings(settings)

@@ -159,9 +159,9 @@ def describe_spelled_out(settings: TokenizeSettings, vocabulary: Vocabulary) -> 
     if not names:
         return ""
     if len(names) == 1:
-        is_none, it_is, it = f"{names[0]} is no token", "it is", "it"
+        is_none, it_is, it = f"{names[0]} is not a token", "it is", "it"
     else:
-        is_none, it_is, it = f"{' and '.join(names)} are no tokens", "they are", "them"
+        is_none, it_is, it = f"{' and '.join(names)} are not tokens", "they are", "them"
     return (
         f"{is_none} of {vocabulary.name}: {it_is} spelled out, "
         f"and a message that spells {it} too looks the same"

@@ -74,7 +74,9 @@ def stream_samples(
     text: the model begins a document. All is checked, and the model is open, before this returns.
     """
     if samples < 1:
-        raise UsageError(f"{samples} samples are none", remedy="pass 1 or more as `--samples`")
+        raise UsageError(
+            f"{samples} samples cannot be made", remedy="pass 1 or more as `--samples`"
+        )
     if system is not None and not chat:
         raise UsageError("a system message needs a chat template", remedy="pass `--chat` as well")
     opened = open_model(path, step=step, device=device)

@@ -256,7 +256,9 @@ def _encode_all(run: ShardRun, prepared: Prepared, watch: Watch, listen: Listene
             prepared, first, blocks = prove_encoder(
                 prepared, run, blocks, listen, heed=watch.while_reading
             )
-        encoder = BlockEncoder(prepared.recipe, prepared.allowances, first)
+        encoder = BlockEncoder(
+            prepared.recipe, prepared.allowances, first, while_waiting=watch.while_waiting
+        )
         try:
             with (
                 naming_places(prepared.inputs, prepared.read, lambda: run.cursor),

@@ -101,6 +101,8 @@ class Watch:
         self._started = started
         self._checkpoint_seconds = checkpoint_seconds
         self._resumed_bytes = run.done_bytes
+        self._heard = math.inf
+        """When a stop was noticed that waits for the block that is under way."""
         self._told = -math.inf  # stops asked for before the first block are obeyed after it
         self._checkpointed = self._began = time.monotonic()
         self._guard = MemoryGuard(
@@ -126,15 +128,19 @@ class Watch:
 
         A stop waits a moment for the block that is under way: what it holds need not be done again.
         """
-        heard = math.inf
         for block in blocks:
-            now = time.monotonic()
-            if now - max(self._told, self._began) > _DEAF_SECONDS:
-                if now - heard > _PATIENCE_SECONDS:
-                    self._obey_stops()
-                asked = self._should_stop() or os.path.lexists(self._run.folder / STOP_NAME)
-                heard = min(heard, now) if asked else math.inf
+            self.while_waiting()
             yield block
+
+    def while_waiting(self) -> None:
+        """Obey a stop where nothing has been done for a while."""
+        now = time.monotonic()
+        if now - max(self._told, self._began) <= _DEAF_SECONDS:
+            return
+        if now - self._heard > _PATIENCE_SECONDS:
+            self._obey_stops()
+        asked = self._should_stop() or os.path.lexists(self._run.folder / STOP_NAME)
+        self._heard = min(self._heard, now) if asked else math.inf
 
     def after_slice(self, encoder: Renewable, merges: int, most_merges: int) -> None:
         """The same while merges are learnt, which is not worth a checkpoint."""

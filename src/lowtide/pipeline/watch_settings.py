@@ -57,7 +57,7 @@ def choose_settings(
     """Sizes out of text, the machine's own where none is given."""
     for seconds in (grace_seconds, interval_seconds):
         if not math.isfinite(seconds):
-            raise UsageError(f"{seconds} is no time", remedy="pass a number of seconds")
+            raise UsageError(f"{seconds} is not a time", remedy="pass a number of seconds")
     state = state_folder(environment)
     limit_bytes, in_words = _limit(limit, environment)
     named = f"{datetime.now().strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.jsonl"
@@ -137,7 +137,7 @@ def _size(text: str, flag: str, *, whole: int) -> int:
         share = _SHARE.fullmatch(text.strip())
         if share is None or not 0 < float(share[1]) <= 100:
             raise UsageError(
-                f"{text!r} is no share", remedy=f"pass a size, as in `{flag} {example}`"
+                f"{text!r} is not a share", remedy=f"pass a size, as in `{flag} {example}`"
             )
         return round(whole * float(share[1]) / 100)
     size = parse_bytes(text)

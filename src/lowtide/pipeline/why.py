@@ -107,13 +107,13 @@ def _find_files(question: Question) -> tuple[Path | None, list[Path], Path | Non
     if target.is_dir():
         if not (target / LOG_NAME).is_file():
             raise UsageError(
-                f"{target} holds no {LOG_NAME}: it is no run of lowtide",
+                f"{target} holds no {LOG_NAME}: it is not a run of lowtide",
                 remedy="pass a RUN folder, a timeline of `lowtide watch` or a log file",
             )
         return target / LOG_NAME, logs, target
     if not target.is_file():
         raise UsageError(
-            f"{target} is no plain file", remedy="save it in a file first, and pass that"
+            f"{target} is not a plain file", remedy="save it in a file first, and pass that"
         )
     with storage_errors(target, doing="read"):
         if is_journal(target):

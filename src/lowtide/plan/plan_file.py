@@ -28,7 +28,7 @@ def write_plan(plan: Plan, path: Path) -> None:
         place = path.resolve()
         if place.exists() and not place.is_file():
             raise UsageError(
-                f"{path} is no file to be replaced",
+                f"{path} is not a file to be replaced",
                 remedy="pass a name such as `--write plan.toml`",
             )
     write_atomically(place, plan_text(plan).encode())

@@ -1,7 +1,7 @@
 """Memory over time as hand-made SVG: one line for each baseline, the limit dashed, a cross where one died.
 
 No script, nothing fetched, every string escaped, light and dark by the reader's own setting. The page around
-it allows its own style alone, by its hash, and draws it twice, wide and for a phone: shrunken text is no text.
+it allows its own style alone, by its hash, and draws it twice, wide and for a phone: small text is unreadable.
 """
 
 from __future__ import annotations

@@ -153,7 +153,7 @@ def shard_name(layout: ShardLayout, split: Split, number: int) -> str:
 
 
 def shard_number(layout: ShardLayout, split: Split, name: str) -> int | None:
-    """The inverse of `shard_name`; None for a name that is no shard of this split."""
+    """The inverse of `shard_name`; None for a name that is not a shard of this split."""
     suffix = _NUMBERED_SUFFIX.get(layout.format)
     if suffix is None:
         return 0 if name == f"{split}.bin" else None

@@ -145,7 +145,7 @@ def open_index(path: Path) -> MegatronIndex:
     magic, version, code, sequences, documents_and_one = fields
     if magic != MAGIC or version != 1 or code not in _DTYPE_OF_CODE:
         raise DataError(
-            f"{path} is no Megatron index of version 1 with uint16 or int32 tokens",
+            f"{path} is not a Megatron index of version 1 with uint16 or int32 tokens",
             remedy="write it again with Megatron's preprocess_data.py, as uint16 or int32",
         )
     documents = max(0, documents_and_one - 1)

@@ -151,14 +151,14 @@ def _group(found: list[_Found]) -> list[PeerSplit]:
 def _recognise(path: Path, vocabulary_size: int | None) -> _Found:
     with reading(path):
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
-            raise UsageError(f"{path} is no plain file", remedy="move it out of the folder")
+            raise UsageError(f"{path} is not a plain file", remedy="move it out of the folder")
     with reading(path), path.open("rb") as file:
         start = file.read(_LOOKED_AT_BYTES)
         size_bytes = os.fstat(file.fileno()).st_size
     if start.startswith(_NPY_MAGIC):
         return _Found(format="npy", file=_npy_file(path, start, size_bytes))
     if path.suffix == ".npy":
-        raise DataError(f"{path} is no npy file", remedy="write it again with `numpy.save`")
+        raise DataError(f"{path} is not an npy file", remedy="write it again with `numpy.save`")
     if path.with_suffix(".idx").is_file():
         index = open_index(path.with_suffix(".idx"))
         _check_covered(path, index, size_bytes)

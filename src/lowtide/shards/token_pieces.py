@@ -66,7 +66,7 @@ class Copier(Protocol):
 
 
 def make_copier(files: Sequence[TokenFile], *, scattered: bool) -> Copier:
-    """`scattered`: pieces will come from everywhere, so reading around them is no use."""
+    """`scattered`: pieces will come from everywhere, so reading ahead around them is useless."""
     if len(files) > _MOST_MAPS:
         return PlainCopier(files)
     try:

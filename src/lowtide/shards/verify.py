@@ -72,7 +72,7 @@ def verify_dataset(
 ) -> Verification:
     """Everything wrong with the dataset at `path`; `tokenizer` gives a peer's vocabulary.
 
-    Errors are raised only for what is no dataset at all.
+    Errors are raised only for what is not a dataset at all.
     """
     if (path / MANIFEST_NAME).is_file():
         return _verify_own(path, progress)

@@ -32,7 +32,7 @@ Never cut after white space otherwise ("a  |b": the last blank belongs to b), no
 
 Unicode changes: a code point that is a letter in one engine's tables is unassigned in another's. So only
 characters on which every version agrees are called letters (ASCII, Chinese ideographs and kana of Unicode
-1.1), and every code point that any version or engine called white space is no S. These cuts hold for the
+1.1), and every code point that any version or engine called white space is not an S. These cuts hold for the
 classic spellings of the patterns in tokenizer.json files as well. They do not hold for a tokenizer that
 puts a space in front of its text, or whose added tokens swallow blanks behind them: those need the pattern
 "none".

@@ -169,7 +169,7 @@ class LineEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlankLine:
-    """Paragraphs: blank lines part them, and blank lines at a document's start are no part of it."""
+    """Paragraphs: blank lines part them, and blank lines at a document's start are not part of it."""
 
     delimiter: bytes
     pattern: re.Pattern[bytes] | None = _BLANK_LINES

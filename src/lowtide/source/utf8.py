@@ -16,7 +16,7 @@ _REPLACEMENT = "\ufffd"
 
 
 def is_encodable(text: str) -> bool:
-    """Whether it has a UTF-8 form: a lone surrogate, or a file name that is no UTF-8, has none."""
+    """Whether it has a UTF-8 form: a lone surrogate, or a file name that is not UTF-8, has none."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -40,7 +40,7 @@ def is_utf8(text: bytes) -> bool:
 
 
 def first_bad_byte(text: bytes | memoryview, *, start: int = 0) -> int | None:
-    """Offset of the first byte, at or after `start`, that is no part of valid UTF-8."""
+    """Offset of the first byte, at or after `start`, that is not part of valid UTF-8."""
     try:
         codecs.utf_8_decode(memoryview(text)[start:], "strict", True)
     except UnicodeDecodeError as error:

@@ -3,7 +3,7 @@
     {"format_version": 1, "tokens": 42, "seal": "0d9c…"}
 
 The seal covers the values, not the white space: a file that was only indented anew still reads.
-It finds accidents and edits; it is no signature.
+It finds accidents and edits; it is not a signature.
 """
 
 from __future__ import annotations

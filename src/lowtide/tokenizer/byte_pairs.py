@@ -51,7 +51,7 @@ def spell(token: bytes) -> str:
 
 
 def unspell(text: str) -> bytes | None:
-    """The bytes that stand-in letters stand for, or None where some character is no stand-in."""
+    """The bytes that stand-in letters stand for, or None where some character is not a stand-in."""
     bytes_of = _bytes_of_letters()
     found = [bytes_of.get(letter) for letter in text]
     return None if None in found else bytes(byte for byte in found if byte is not None)

@@ -236,7 +236,7 @@ def make_fast(settings: EncodeSettings) -> BPETokenizer | str:
         made = load_hf_json(content)
     except (
         BaseException
-    ) as cause:  # a Rust panic is no Exception; the reference may do what it cannot
+    ) as cause:  # a Rust panic is not an Exception; the reference may do what it cannot
         if isinstance(cause, KeyboardInterrupt | SystemExit | MemoryError):
             raise
         return f"gigatoken cannot load it ({printable(str(cause))[:200]})"

@@ -292,7 +292,7 @@ def keeps_bytes(file: JsonFile) -> bool:
 
 
 def read_file(content: bytes, *, name: str) -> JsonFile:
-    """The parsed file, or a UsageError for anything that is no tokenizer.json."""
+    """The parsed file, or a UsageError for anything that is not a tokenizer.json."""
     try:
         return decode_json(content, JsonFile)
     except msgspec.DecodeError as cause:

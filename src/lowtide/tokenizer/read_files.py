@@ -55,7 +55,7 @@ def byte_pairs_of(vocabulary: Vocabulary) -> BytePairs:
     reason = _why_not(file, vocabulary)
     if reason is not None:
         raise UsageError(
-            f"{vocabulary.name} is no plain byte-level BPE tokenizer: {reason}",
+            f"{vocabulary.name} is not a plain byte-level BPE tokenizer: {reason}",
             remedy=f"{_AS_IT_IS}; for its tokens, use `tokenizers.Tokenizer.from_file`",
         )
     return _from_json(file, vocabulary)
@@ -173,7 +173,7 @@ def _parse_vocab(path: Path) -> dict[str, int]:
         return decode_json(read_tokenizer_file(path), dict[str, int])
     except msgspec.DecodeError as cause:
         raise UsageError(
-            f"{path} is no vocab.json: {cause}",
+            f"{path} is not a vocab.json: {cause}",
             remedy='it must be one JSON object of tokens and their ids, as {"!": 0, "Ġthe": 262}',
         ) from cause
 
@@ -183,7 +183,7 @@ def _parse_merges(path: Path) -> tuple[PatternName, list[SpelledMerge]]:
         lines = read_tokenizer_file(path).decode().split("\n")
     except UnicodeDecodeError as cause:
         raise UsageError(
-            f"{path} is no merges.txt: {cause}", remedy="it must be UTF-8 text, one merge a line"
+            f"{path} is not a merges.txt: {cause}", remedy="it must be UTF-8 text, one merge a line"
         ) from cause
     pattern: PatternName = "gpt2"
     if lines[0].startswith("#version"):  # only here: `#version` may also be learnt, from shaders
@@ -290,7 +290,7 @@ def _refuse_unknown(merges: list[SpelledMerge], known: Mapping[str, bytes], name
         for text in (left, right, left + right):
             if text not in known:
                 raise UsageError(
-                    f"{name} merges {left[:40]!r} and {right[:40]!r}, but {text[:80]!r} is no token",
+                    f"{name} merges {left[:40]!r} and {right[:40]!r}, but {text[:80]!r} is not a token",
                     remedy="take vocabulary and merges from the same tokenizer",
                 )
 

@@ -116,7 +116,7 @@ class _RanksReference:
                 ids = self._encoding.encode(decoded, allowed_special="all")
             else:
                 ids = self._encoding.encode_ordinary(decoded)
-        except BaseException as cause:  # a Rust panic is no Exception; Ctrl-C must pass
+        except BaseException as cause:  # a Rust panic is not an Exception; Ctrl-C must pass
             if isinstance(cause, KeyboardInterrupt | SystemExit | MemoryError) or self._specials:
                 raise
             _log.debug("tiktoken failed, cutting words with regex instead", exc_info=cause)

@@ -100,12 +100,15 @@ class ReferenceApart:
 
     def encode(self, text: bytes) -> Ids:
         """The ids of a whole document; ReferenceMemoryError if it needs more memory than the child may use."""
-        child, self._child = self._child, None  # a child that fails is not asked again
-        if child is None:
-            child = Child(__name__, _ENVIRONMENT)
-            self._ask(child, msgspec.msgpack.encode(self._setup), len(text))
-        answer = self._ask(child, text, len(text))
-        self._child = child
+        try:
+            child = self._child
+            if child is None:
+                child = self._child = Child(__name__, _ENVIRONMENT)
+                self._ask(child, msgspec.msgpack.encode(self._setup), len(text))
+            answer = self._ask(child, text, len(text))
+        except BaseException:
+            self._child = None  # a child that failed is not asked again
+            raise
         self.peak_bytes = answer.peak_bytes
         return np.frombuffer(answer.ids, dtype=np.uint32)
 
@@ -137,7 +140,7 @@ class ReferenceApart:
         raise NotImplementedError("nothing is decoded apart")
 
     def close(self) -> None:
-        """End the child at once. A later text starts a new one."""
+        """End the child at once, even while another thread waits for it. A later text starts a new one."""
         child, self._child = self._child, None
         if child is not None:
             child.end()

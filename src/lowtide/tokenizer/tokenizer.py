@@ -78,7 +78,7 @@ class Tokenizer:
         vocab.json + merges.txt (either one, or their folder), a .tiktoken file, or a name: gpt2, cl100k_base,
         o200k_base (the last two from tiktoken's cache or the network).
 
-        A tokenizer.json that is no plain byte-level BPE (another model, a normalizer, a pattern of its
+        A tokenizer.json that is not a plain byte-level BPE (another model, a normalizer, a pattern of its
         own) encodes and decodes through the tokenizers library; `merges`, `vocabulary` and `save` refuse.
         """
         files = find_pair_files(source)
@@ -211,7 +211,7 @@ class Tokenizer:
 
     @cached_property
     def byte_pairs(self) -> BytePairs:
-        """Tokens and merges as plain values; a UsageError for what is no plain byte-level BPE."""
+        """Tokens and merges as plain values; a UsageError for what is not a plain byte-level BPE."""
         return byte_pairs_of(self._vocabulary)
 
     def __len__(self) -> int:
@@ -238,7 +238,7 @@ class Tokenizer:
 
     @cached_property
     def _reason(self) -> str | None:
-        """Why this is no plain byte-level BPE, if it is none."""
+        """Why this is not a plain byte-level BPE, if it is none."""
         return why_not_byte_pairs(self._vocabulary)
 
     @cached_property
@@ -261,7 +261,7 @@ class Tokenizer:
 
     def _unknown_id(self, number: object) -> UsageError:
         return UsageError(
-            f"{number!r} is no id of {self.name}, whose ids end at {self.size - 1}",
+            f"{number!r} is not an id of {self.name}, whose ids end at {self.size - 1}",
             remedy="decode ids with the tokenizer that made them",
         )
 

@@ -99,7 +99,7 @@ def step_of(checkpoint: Path) -> int:
     match = _STEP.match(checkpoint.name)
     if match is None:
         raise UsageError(
-            f"{checkpoint} is no checkpoint", remedy="name a folder such as `step-00001000`"
+            f"{checkpoint} is not a checkpoint", remedy="name a folder such as `step-00001000`"
         )
     return int(match.group(1))
 

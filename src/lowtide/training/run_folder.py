@@ -58,7 +58,7 @@ def read_run_record(run: Path) -> RunRecord:
     """UsageError where there is no run."""
     if not (run / RUN_NAME).exists():
         raise UsageError(
-            f"{run} is no folder of a training run",
+            f"{run} is not a folder of a training run",
             remedy="name the folder that was the `--out` of `lowtide train`",
         )
     payload = read_sealed(run / RUN_NAME)

@@ -77,7 +77,7 @@ class RunSettings:
             _at_least(name, getattr(self, name), 0)
         if self.batch_tokens % self.shape.context:
             raise UsageError(
-                f"a step of {self.batch_tokens} tokens is no whole number of windows of {self.shape.context}",
+                f"a step of {self.batch_tokens} tokens is not a multiple of a window's {self.shape.context}",
                 remedy=f"pass `batch_tokens = {self.shape.whole_windows(self.batch_tokens)}`",
             )
         for name in ("learning_rate", "clip"):

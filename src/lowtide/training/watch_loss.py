@@ -22,10 +22,10 @@ FEWEST_STEPS = 20
 SPIKE_DEVIATIONS = 10.0
 """Robust standard deviations above the median: the noise of small batches has a tail that reaches 8."""
 SPIKE_LEAST_NATS = 0.3
-"""A smaller jump is no spike, however quiet the losses were."""
+"""A smaller jump is not a spike, however quiet the losses were."""
 MOST_SPIKES, SPIKE_STEPS = 10, 200
 LONGEST_SPIKE_STEPS = 200
-"""A loss that does not come down again is no spike: the run has diverged."""
+"""A loss that does not come down again is not a spike: the run has diverged."""
 MOST_NOT_FINITE, NOT_FINITE_STEPS = 20, 100
 UNLEARNT_SHARE = 0.9
 """A loss above this share of ln(vocabulary) is what guessing gives."""
@@ -34,7 +34,7 @@ UNLEARNT_STEPS = 200
 PARTS_PER_OCTAVE = 4
 PLATEAU_FIRST_STEP = 500
 PLATEAU_LEAST_NATS = 0.01
-"""Less than this while the steps double is no improvement. A natural curve gains several times as much."""
+"""Less than this while the steps double is not an improvement. A natural curve gains several times as much."""
 PLATEAU_CERTAINTY = 3.0
 """Standard errors that have to agree before a plateau is told."""
 _MAD_OF_NORMAL = 0.6745

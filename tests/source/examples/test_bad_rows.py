@@ -1,4 +1,4 @@
-"""Rows that are no examples: an error with file and row, or counted and left out. Their neighbours stay."""
+"""Rows that are not examples: an error with file and row, or counted and left out. Their neighbours stay."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_damaged_text_in_a_map_is_named_skipped_or_replaced(tmp_path: Path, suff
 
 
 def _with_damaged_map() -> pa.Table:
-    """Three rows whose messages hold a map of strings; one string is no UTF-8."""
+    """Three rows whose messages hold a map of strings; one string is not UTF-8."""
     values = [b"good", b"a\xffb", b"good"]
     more = pa.array([[("k", value)] for value in values], pa.map_(pa.string(), pa.binary()))
     claimed = pa.map_(pa.string(), pa.string())

@@ -47,7 +47,7 @@ def shifted(text: str, by: int) -> str:
 
 
 def without_names(content: object) -> object:
-    """A row's text whose letters are no name's, whatever stands beside; `name_tokens` takes them back."""
+    """A row's text whose letters are nobody's name, whatever stands beside; `name_tokens` takes them back."""
     letters = {*"".join(SPECIAL)}
     return "".join(shifted(each, ELSEWHERE) if each in letters else each for each in str(content))
 

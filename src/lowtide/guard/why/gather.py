@@ -93,7 +93,7 @@ def read_text_log(span: LogSpan) -> TextLog:
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
-            return TextLog(path=name, changed_at=None, problem="it is no plain file")
+            return TextLog(path=name, changed_at=None, problem="it is not a plain file")
         text = read_tail(span)
     except OSError as error:
         return TextLog(path=name, changed_at=None, problem=error.strerror or type(error).__name__)

@@ -1,4 +1,4 @@
-"""Which records of the kernel's log are about this process? Its number alone is no answer: it comes again."""
+"""Which records of the kernel's log are about this process? Its number alone does not tell: it is reused."""
 
 from __future__ import annotations
 

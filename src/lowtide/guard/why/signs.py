@@ -22,7 +22,7 @@ _TIGHT_SHARE = 0.05
 _FULL_SHARE = 0.90
 _TELLING: tuple[TextKind, ...] = ("gpu memory", "memory", "shared memory", "disk", "file size")
 _COMMAND_CODES = {
-    126: "the command could not be executed: it is no program, or may not be run",
+    126: "the command could not be executed: it is not a program, or may not be run",
     127: "the shell did not find the command",
     124: "`timeout` ended it, as 124 is its code for that",
 }

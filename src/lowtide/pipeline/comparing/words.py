@@ -281,7 +281,7 @@ def _of_the_sample(found: Comparison) -> list[str]:
         times = "once" if sample.cut_documents == 1 else f"{sample.cut_documents} times"
         lines.append(f"documents too long for the sample were cut {times}, for all ways alike")
     if sample.replaced:
-        lines.append(f"{sample.replaced} places that are no UTF-8 were replaced in the sample")
+        lines.append(f"{sample.replaced} places that are not UTF-8 were replaced in the sample")
     return lines
 
 

@@ -32,7 +32,7 @@ class CorpusFacts:
     files: int
     text_bytes: int
     left_out: int
-    """Files that are no text in the encoding that they name: the library has some to test itself with."""
+    """Files that are not text in the encoding that they name: the library has some to test itself with."""
 
 
 def write_corpus(path: Path, library: Path) -> CorpusFacts:
@@ -72,7 +72,7 @@ def _write_rows(partial: Path, library: Path) -> CorpusFacts:
 
 
 def _groups(library: Path) -> Iterator[list[tuple[str, str | None]]]:
-    """Names and texts, a few megabytes at a time; None for what is no text."""
+    """Names and texts, a few megabytes at a time; None for what is not text."""
     group: list[tuple[str, str | None]] = []
     held_bytes = 0
     for source in _sources(library):
@@ -100,7 +100,7 @@ def _decoded(source: Path) -> str | None:
         content = source.read_bytes()
         encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
         text = content.decode(encoding)
-        text.encode()  # a lone surrogate is no text
+        text.encode()  # a lone surrogate is not text
     except (OSError, SyntaxError, ValueError, LookupError):
         return None
     return text

@@ -238,7 +238,7 @@ def _check(folder: Path, memory_bytes: int) -> None:
         )
     with storage_errors(folder, doing="read"):
         if os.path.lexists(folder) and not folder.is_dir():
-            raise UsageError(f"{folder} is no folder", remedy="pass a new folder as `--out`")
+            raise UsageError(f"{folder} is not a folder", remedy="pass a new folder as `--out`")
         if not folder.exists() or has_record(folder):
             return
         other = [path.name for path in folder.iterdir() if not _is_bare_lock(path)]

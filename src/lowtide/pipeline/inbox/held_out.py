@@ -35,8 +35,8 @@ _ADVICE = "a larger `val` in lowtide.toml holds out more, in a new run"
 def keep_held_out(run: Path, shards: Path, work: Path, settings: RunSettings) -> str | None:
     """Keep the shards' held-out part in the run; the digest to know it by, or None.
 
-    Less than a window is no yardstick: a later file may have more. One that stands was kept by a run that was
-    killed before it could write so down.
+    Less than a window is not a validation set: a later file may have more. One that is there was kept by a run
+    that was killed before it could record it.
     """
     if (run / HELD_OUT_NAME / MANIFEST_NAME).exists():
         if verify_dataset(run / HELD_OUT_NAME).sound:

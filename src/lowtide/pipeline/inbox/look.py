@@ -122,7 +122,7 @@ class Lookout:
             return None
         found = find_file(path)
         if found is None and os.path.lexists(path):
-            self.left_alone[name] = "it is no file"
+            self.left_alone[name] = "it is not a file"
         return None if found is None or self._is_known(found) else found
 
     def _at_rest(self, new: list[Found]) -> list[Found]:
@@ -139,7 +139,7 @@ class Lookout:
 
 
 def find_file(path: Path) -> Found | None:
-    """The file behind a name; None for what is no file, is gone, or cannot be looked at."""
+    """The file behind a name; None for what is not a file, is gone, or cannot be looked at."""
     try:
         seen = path.stat()
     except OSError:  # a link that leads nowhere, a file that was renamed meanwhile

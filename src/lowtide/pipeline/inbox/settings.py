@@ -158,7 +158,7 @@ def _as_line(found: re.Match[str]) -> str:
 
 
 def _check_folder(inbox: Path) -> None:
-    """UsageError for what is no folder, or cannot be looked into."""
+    """UsageError for what is not a folder, or cannot be looked into."""
     try:
         is_folder = inbox.is_dir()
         if is_folder:
@@ -177,7 +177,7 @@ def _check_folder(inbox: Path) -> None:
         ) from cause
     if not is_folder:
         raise UsageError(
-            f"{inbox} is no folder", remedy="make it, or name the folder that files appear in"
+            f"{inbox} is not a folder", remedy="make it, or name the folder that files appear in"
         )
 
 

@@ -152,7 +152,7 @@ class RunFacts:
     first_settings: Mapping[str, object] = field(default_factory=dict)
     records: int = 0
     unread_lines: int = 0
-    """Lines of the log that are no records."""
+    """Lines of the log that are not records."""
     dated: bool = False
     """False for logs of before records had a time."""
     seconds: float = 0.0

@@ -17,7 +17,7 @@ _GLANCE_BYTES = 4096
 
 
 def check_place(page: Path) -> Path:
-    """The place, with links followed; `UsageError` where the page would replace what is no page of ours."""
+    """The place, with links followed; `UsageError` where the page would replace what is not a page of ours."""
     if os.fspath(page) == "-":
         raise UsageError(
             "a page is written to a file, not to stdout",
@@ -28,12 +28,12 @@ def check_place(page: Path) -> Path:
         shown = _shown(page)
         if not page.name.lower().endswith(".html"):
             raise UsageError(
-                f"{shown} is no name for a page",
+                f"{shown} is not a name for a page",
                 remedy="pass an `--out` that ends in .html",
             )
         if page.exists() and not _is_page(page):
             raise UsageError(
-                f"{shown} exists and is no page of lowtide",
+                f"{shown} exists and is not a page of lowtide",
                 remedy="pass another `--out`, a file that ends in .html, or move that one away",
             )
     return page

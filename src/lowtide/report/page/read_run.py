@@ -60,7 +60,7 @@ def read_run(path: Path) -> RunFacts:
             remedy="run the command again once the run has begun to write its log",
         )
     if not reader.is_log:
-        raise UsageError(f"{printable(str(path))} is no log of lowtide", remedy=NAME_A_RUN)
+        raise UsageError(f"{printable(str(path))} is not a log of lowtide", remedy=NAME_A_RUN)
     reader.finish()
     return reader.facts
 
@@ -104,7 +104,7 @@ class _Reader:
             taker(record)
 
     def skip(self, line_number: int) -> None:
-        """A line that is no record."""
+        """A line that is not a record."""
         facts = self.facts
         facts.unread_lines += 1
         if self._first_unread is None:

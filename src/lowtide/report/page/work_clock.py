@@ -1,7 +1,7 @@
 """Seconds of work out of the times of records: without pauses, and never backwards.
 
 A clock that was set back in the middle of a run shifts what follows, so that time goes on. A record that was
-held back and written late is no such thing: its own count of seconds, or its kind, tells.
+held back and written late is nothing of the kind: its own count of seconds, or its kind, tells.
 """
 
 from __future__ import annotations

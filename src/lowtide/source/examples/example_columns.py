@@ -23,7 +23,7 @@ from lowtide.source.read_arrow import checked
 from lowtide.source.rows import text_lengths
 
 _FIXED_BYTES = 8
-"""What a value that is no text counts for."""
+"""What a value that is not text counts for."""
 
 
 def needed_columns(schema: pa.Schema, reading: ExampleReading, path: str) -> list[str]:

@@ -375,7 +375,7 @@ def _mended_turn(turn: Turn, faults: set[str]) -> Turn:
 
 
 def _mended(value: object) -> object:
-    """A text with U+FFFD where bytes are no UTF-8 and surrogates stand alone."""
+    """A text with U+FFFD where bytes are not UTF-8 and surrogates stand alone."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     return mend_surrogates(value) if isinstance(value, str) else value

@@ -31,7 +31,7 @@ _JSON_NAMES = {
 
 
 class BadExampleError(Exception):
-    """Why a row is no example; the policy for bad text decides what follows."""
+    """Why a row is not an example; the policy for bad text decides what follows."""
 
 
 class NoSuchKeyError(BadExampleError):

@@ -5,4 +5,4 @@ from __future__ import annotations
 
 def to_tensor(image: object) -> object:
     """Never called."""
-    raise NotImplementedError(f"this is no torchvision; {image!r} stays what it is")
+    raise NotImplementedError(f"there is no torchvision here; {image!r} stays what it is")
