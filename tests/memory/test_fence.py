@@ -132,4 +132,4 @@ with fence(1 << 30):
     print(os.environ["RUST_BACKTRACE"], os.environ["RUST_LIB_BACKTRACE"])
 print(os.environ["RUST_BACKTRACE"], "RUST_LIB_BACKTRACE" in os.environ)
 """)
-    assert said == "0 0\nfull False\n"
+    assert said == "0 0\nfull False"
