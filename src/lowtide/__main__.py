@@ -7,7 +7,10 @@ import sys
 
 # `python -m` looks for modules in the current folder: a `json.py` that came with somebody's data would run
 if __name__ == "__main__" and not sys.flags.safe_path:
-    here = os.getcwd()  # noqa: PTH109 - pathlib would be imported from there
+    try:
+        here = os.getcwd()  # noqa: PTH109 - pathlib would be imported from there
+    except OSError:  # it was removed
+        here = ""
     if sys.path[0] == here:
         del sys.path[0]
 

@@ -97,7 +97,8 @@ def test_a_tuned_model_answers_through_its_template_here_and_in_transformers(
     assert (said.code, said.out, said.err) == (0, f"{ANSWER}\n", "")
 
     out = tmp_path / "out"
-    assert lowtide("export", run, "--to", "huggingface", "--out", out).code == 0
+    exported = lowtide("export", run, "--to", "huggingface", "--out", out)
+    assert exported.code == 0
     assert lowtide("sample", out, *asked, "--device", "cpu").out == f"{ANSWER}\n"
     messages = [
         {"role": "system", "content": BRIEF},
@@ -114,6 +115,7 @@ def test_a_tuned_model_answers_through_its_template_here_and_in_transformers(
     stops = json.loads((out / "generation_config.json").read_text())["eos_token_id"]
     assert len(theirs) == tokenizer.size
     assert set(stops) == {tokenizer.end_of_text, ours.stop_token} - {None}
+    assert (f"stop_strings=[{ours.stop_text!r}]" in exported.err) == bool(ours.stop_text)
 
 
 def test_the_name_of_a_special_token_in_a_question_is_text(tmp_path: Path) -> None:

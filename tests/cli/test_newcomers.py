@@ -19,6 +19,8 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         Path(name).mkdir()
     (Path("texts") / "a.txt").write_text("one tide\n")
     Path("a.txt").write_text("one tide\n")
+    (Path("cut") / ".lowtide").mkdir(parents=True)
+    (Path("cut") / "log.jsonl").write_text('{"event": "start"}\n')
     Path("rows.csv").write_text("id,text\n1,tide\n")
     Path("rows.jsonl").write_text('{"content": "tide"}\n')
     return tmp_path
@@ -35,6 +37,13 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("tokenize rows.jsonl --out o", "its keys are: content", "`--column`"),
         ("plan nowhere", "nowhere does not exist", "name a dataset"),
         ("plan texts", "texts holds text and no tokens", "`lowtide tokenize texts --out tokens`"),
+        ("plan cut", "cut is unfinished", "run that command again"),
+        ("inspect cut", "cut is unfinished", "run that command again"),
+        ("verify cut", "cut is unfinished", "run that command again"),
+        ("export cut --to npy --out o", "cut is unfinished", "run that command again"),
+        ("tokenize a.txt --out o --separator lines", "'lines' is not", "`--separator line`"),
+        ("tokenize a.txt --out o --separator paragraph", "not a kind", "`--separator blank-line`"),
+        ("train-tokenizer a.txt --out o --separator \\n\\n", "not line ends", "$'\\n\\n'"),
         ("inspect a.txt", "a.txt holds text and no tokens", "`lowtide tokenize a.txt"),
         ("verify empty", "empty holds no token files", "`.npy` or `.bin`"),
         ("export a.txt --to npy --out a.txt", "a.txt is a file", "folder as `--out`"),
@@ -70,6 +79,20 @@ def test_a_wrong_path_is_told_where_torch_is_needed(
     pytest.importorskip("torch")
     test_a_wrong_path_is_told(here, capsys, line, problem, hint)
     assert not Path("r").exists()
+
+
+def test_a_dataset_is_not_exported_onto_itself(here: Path, capsys: Captured) -> None:
+    assert call(capsys, "tokenize", "a.txt", "--out", "tokens").code == 0
+    refused = call(capsys, "export", "tokens", "--to", "nanogpt", "--out", "./tokens")
+    assert refused.code == 2
+    assert "empty" not in refused.hint
+    assert call(capsys, "verify", "tokens").code == 0
+
+
+def test_a_separator_that_is_found_nowhere_is_told(here: Path, capsys: Captured) -> None:
+    done = call(capsys, "tokenize", "a.txt", "--out", "o", "--separator", "<|end|>")
+    assert done.code == 0
+    assert "<|end|>" in done.err
 
 
 def test_tokens_are_not_tokenized_again(here: Path, capsys: Captured) -> None:

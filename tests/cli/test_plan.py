@@ -103,7 +103,7 @@ def test_3_when_the_model_does_not_fit_and_the_advice_works(
         (["--gpu", "4070", "--context", "0"], "`--context 0` is out of range"),
         (["--gpu", "4070", "--context", "9" * 400], "is too large"),
         (["--vram", "9" * 400 + "GiB"], "is too large"),
-        (["--gpu", "4070", "--write", "."], "no file to be replaced"),
+        (["--gpu", "4070", "--write", "."], "not a file to be replaced"),
     ],
 )
 def test_2_when_the_question_is_wrong(

@@ -221,7 +221,7 @@ def test_it_speaks_while_checkpoints_come_and_go(tmp_path: Path) -> None:
     [
         (["--temperature", "-1"], "temperature of -1.0"),
         (["--temperature", "nan"], "temperature of nan"),
-        (["--top-k", "0"], "0 likeliest"),
+        (["--top-k", "0"], "--top-k 0"),
         (["--top-p", "2"], "2.0 is not a probability"),
         (["--samples", "0"], "0 samples"),
         (["--step", "7"], "no checkpoint of step 7"),

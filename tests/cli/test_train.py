@@ -64,6 +64,7 @@ def test_the_same_command_again_finds_it_done(
     assert (again.code, again.err) == (0, "")
     assert again.json["already_done"] is True
     assert again.json["step"] == 10
+    assert call(capsys, "train", data, "--out", run).err == ""  # no plan for what is done
     without_plan = call(capsys, "train", data, "--out", run, "--json")
     assert without_plan.json["already_done"] is True
     assert tensors_of(run) == before

@@ -260,7 +260,7 @@ def test_a_state_of_other_batches_is_refused_with_what_differs(
 def test_what_is_no_state_is_refused(dataset: TokenDataset, change: dict[str, object]) -> None:
     loader = dataset.loader(4)
     for state in ({**loader.state_dict(), **change}, {}):
-        with pytest.raises(UsageError, match="no loader's state"):
+        with pytest.raises(UsageError, match="not a loader's state"):
             loader.load_state_dict(state)
 
 

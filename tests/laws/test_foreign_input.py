@@ -428,7 +428,7 @@ def test_a_folder_tells_what_it_leaves_out(tmp_path: Path) -> None:
         "hidden": (22, (".env", ".git")),
         "half-written, locks or backups": (2, ("old~", "x.tmp")),
         "binary data": (2, ("z.bin", "z.pyc")),
-        "folders that lowtide wrote": (1, ("made",)),
+        "written by lowtide": (1, ("made",)),
         "links to folders": (1, ("elsewhere",)),
         "no files (broken links, pipes)": (1, ("broken.txt",)),
         "a CSV table": (1, ("a.csv",)),

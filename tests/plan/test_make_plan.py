@@ -264,7 +264,7 @@ def test_a_path_with_any_characters_is_read_back(tmp_path: Path) -> None:
         ("[shape]", "[shapes]", "there is no setting `shapes`"),
         ('recipe = "fast"', 'recipe = "quick"', "`recipe`: invalid enum value 'quick'"),
         ("clip = 1.0", "clip = ", "cannot be read as TOML"),
-        ("batch_tokens = 524_288", "batch_tokens = 524_289", "no whole number of windows"),
+        ("batch_tokens = 524_288", "batch_tokens = 524_289", "is not a multiple of"),
         ("heads = 12", "heads = 11", "cannot be shared by 11 heads"),
     ],
 )

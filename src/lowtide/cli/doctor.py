@@ -1,4 +1,4 @@
-"""`lowtide doctor`: what this machine allows, and what is likely to go wrong."""
+"""`lowtide doctor`: what this machine allows, and what may go wrong."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from lowtide.cli.command import Command, examples
 @debug_option
 @click.pass_context
 def doctor_command(context: click.Context, path: str, quick: bool, as_json: bool) -> None:
-    """Say what this machine allows and what is likely to go wrong.
+    """Say what this machine allows and what may go wrong.
 
     Looks at memory, its limits, disk, GPU, torch and libraries. Each line is ok, advice or a problem, with a
     remedy. Writes at most 256 MiB to measure the disk and keeps nothing. Exits with 1 if there is a problem.

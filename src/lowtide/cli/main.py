@@ -117,7 +117,7 @@ def _tell(error: BaseException, arguments: list[str]) -> int:
             return error.exit_code
         problem, remedy, code = *usage_words(error, arguments), error.exit_code
     elif isinstance(error, click.Abort | KeyboardInterrupt):
-        problem, remedy, code = "interrupted", "run the same command again to go on", 130
+        problem, remedy, code = "interrupted", "run the same command again", 130
         word = "stopped"
     elif isinstance(error, Terminated):
         problem, remedy, code = "asked to end", "run the same command again", 75

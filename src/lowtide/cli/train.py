@@ -146,10 +146,13 @@ def train_command(
         return
     if until_empty:
         raise UsageError("DATA has an end of its own", remedy="leave `--until-empty` out")
-    # until the run begins, a signal ends the command at once
-    chosen = choose_run(data, out, asked, restart=restart, slurm=os.environ, speeds=speeds)
-    from lowtide.pipeline.start_run import refuse_problems, start_run
     from lowtide.report.progress import show_progress
+
+    with show_progress(quiet=quiet) as listen:  # until the run begins, a signal ends the command
+        chosen = choose_run(
+            data, out, asked, restart=restart, slurm=os.environ, speeds=speeds, listen=listen
+        )
+    from lowtide.pipeline.start_run import refuse_problems, start_run
     from lowtide.report.training_results import show_smoke, show_trained
 
     with listen_for_stops() as should_stop, show_progress(quiet=quiet) as listen:

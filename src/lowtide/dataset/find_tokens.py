@@ -24,6 +24,7 @@ from lowtide.shards.documents import (
 from lowtide.shards.layout import (
     MANIFEST_NAME,
     NPY_HEADER_BYTES,
+    WORK_FOLDER,
     documents_header,
     learnt_bytes,
 )
@@ -265,6 +266,7 @@ def refuse_what_is_no_dataset(path: Path) -> None:
             return
         _refuse_run(path)
         _refuse_tokenizer(path)
+        _refuse_unfinished(path)
         _refuse_text(path)
 
 
@@ -285,6 +287,14 @@ def _refuse_tokenizer(path: Path) -> None:
             remedy=f"make tokens with `lowtide tokenize INPUT... --tokenizer {quote(str(path))} --out tokens`; "
             "the "
             "`train-tokenizer` that made it, run again, compares its files with their digests",
+        )
+
+
+def _refuse_unfinished(path: Path) -> None:
+    if (path / WORK_FOLDER).is_dir():
+        raise UsageError(
+            f"{path} is unfinished: the command that writes it has not come to its end",
+            remedy="run that command again with the same `--out`: it resumes where it stopped",
         )
 
 

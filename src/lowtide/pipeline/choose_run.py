@@ -10,6 +10,7 @@ from pathlib import Path
 from lowtide.dataset.settings import WindowKind
 from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import UsageError
+from lowtide.events import Listener, Note, ignore
 from lowtide.model.needs import Device, peak_of_run
 from lowtide.model.shape import SHAPES
 from lowtide.pipeline.plan import look_at_data, make_plan
@@ -81,6 +82,7 @@ def choose_run(
     restart: bool,
     slurm: Mapping[str, str],
     speeds: Path | None = None,
+    listen: Listener = ignore,
 ) -> ChosenRun:
     """Settings that fit the machine; DoesNotFitError, before anything starts, for what does not.
 
@@ -98,14 +100,14 @@ def choose_run(
     elif asked.init is not None:
         base = _tune_now(data, asked.init, asked, slurm)
     else:
-        base, measured = _plan_now(data, asked, slurm, speeds)
+        base, measured = _plan_now(data, asked, slurm, speeds, listen)
     settings = with_wishes(replace(base, data=str(Path(data).absolute())), asked)
     chosen = fit_to_machine(
         settings, slurm=slurm, speeds=speeds, memory=asked.memory, measured=measured
     )
     if stands or not _is_slow(settings.device, chosen):
         return chosen
-    measured = (*measured, _time_here(settings, chosen.machine_name, speeds))
+    measured = (*measured, _time_here(settings, chosen.machine_name, speeds, listen))
     return fit_to_machine(
         settings, slurm=slurm, speeds=speeds, memory=asked.memory, measured=measured
     )
@@ -268,6 +270,7 @@ def _plan_now(
     asked: Asked,
     slurm: Mapping[str, str],
     speeds: Path | None,
+    listen: Listener,
 ) -> tuple[RunSettings, tuple[MeasuredSpeed, ...]]:
     """The settings, and the speeds measured for them.
 
@@ -290,7 +293,7 @@ def _plan_now(
         )
         if asked.model or asked.steps or tokens or not _is_slow(plan.machine.device, plan.chosen):
             break
-        measured = (*measured, _time_here(plan.settings, plan.machine.name, speeds))
+        measured = (*measured, _time_here(plan.settings, plan.machine.name, speeds, listen))
     return plan.settings, measured
 
 
@@ -300,8 +303,11 @@ def _is_slow(device: Device, chosen: ModelPlan | ChosenRun) -> bool:
     return device == "cpu" and not known and (chosen.hours or 0.0) > _TIMED_HOURS
 
 
-def _time_here(settings: RunSettings, machine: str, speeds: Path | None) -> MeasuredSpeed:
+def _time_here(
+    settings: RunSettings, machine: str, speeds: Path | None, listen: Listener
+) -> MeasuredSpeed:
     """The speed of a few steps, remembered in `speeds` for later plans."""
+    listen(Note(text=f"timing a few steps of {settings.model} on the CPU"))
     from lowtide.training.time_steps import time_steps  # with torch
 
     measured = MeasuredSpeed(

@@ -34,7 +34,7 @@ def examine_machine(
     listen: Listener = ignore,
     root: Path = Path("/"),
 ) -> list[Check]:
-    """What this machine allows and what is likely to go wrong, the gravest first.
+    """What this machine allows and what may go wrong, the gravest first.
 
     `path` is where files will go; it need not exist yet. `quick` leaves out what takes seconds: writing to the
     disk, starting torch. `root` stands for `/`.

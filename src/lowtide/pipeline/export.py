@@ -6,6 +6,7 @@ from pathlib import Path
 
 from lowtide import __version__
 from lowtide.dataset.find_tokens import open_dataset
+from lowtide.errors import UsageError
 from lowtide.shards.export import Progress, export_dataset
 from lowtide.shards.layout import DEFAULT_SHARD_TOKENS, Format, Placement
 from lowtide.shards.manifest import DatasetManifest
@@ -24,6 +25,10 @@ def export(
 ) -> DatasetManifest:
     """Rewrite the dataset at `path` into the folder `out`; the same call resumes after a crash."""
     dataset = open_dataset(path, tokenizer=tokenizer)
+    if as_path(out).resolve() == dataset.path.resolve():
+        raise UsageError(
+            f"{out} is the dataset that is to be exported", remedy="pass another folder as `--out`"
+        )
     return export_dataset(
         dataset,
         to,

@@ -85,7 +85,7 @@ def export_checkpoint(
             remove_orphan_folders(target.parent, prefix)
             shutil.rmtree(partial, ignore_errors=True)  # of a call in this process that failed
             partial.mkdir(parents=True)
-        _write_files(partial, opened)
+        _write_files(partial, opened, listen)
         _write_record(partial, opened.source.name, weights)
         _publish(partial, target)
     except BaseException:
@@ -134,7 +134,7 @@ def _read_record(path: Path) -> _Record:
         ) from error
 
 
-def _write_files(folder: Path, opened: OpenedModel) -> None:
+def _write_files(folder: Path, opened: OpenedModel, listen: Listener) -> None:
     shape, tokenizer = opened.model.shape, opened.tokenizer
     end_of_text = tokenizer.end_of_text if tokenizer is not None else None
     write_tensors(folder / WEIGHTS_NAME, to_hugging_face(opened.model.state_dict(), shape).items())
@@ -142,12 +142,12 @@ def _write_files(folder: Path, opened: OpenedModel) -> None:
         tokenizer.save(folder)
         _tell_context(folder / "tokenizer_config.json", shape.context)
     _write_json(folder / CONFIG_NAME, config_of(shape, end_of_text=end_of_text))
-    stops = _copy_chat_template(opened, folder)
+    stops = _copy_chat_template(opened, folder, listen)
     ends: JsonObject = {"bos_token_id": end_of_text, "eos_token_id": stops or end_of_text}
     _write_json(folder / "generation_config.json", {"_from_model_config": True, **ends})
 
 
-def _copy_chat_template(opened: OpenedModel, folder: Path) -> list[JsonValue]:
+def _copy_chat_template(opened: OpenedModel, folder: Path, listen: Listener) -> list[JsonValue]:
     """The tokens that end an answer, where there is a template and the tokenizer has a token for that."""
     if opened.tokenizer is None or opened.tokenizer_folder is None:
         return []
@@ -160,8 +160,19 @@ def _copy_chat_template(opened: OpenedModel, folder: Path) -> list[JsonValue]:
     with suppress(
         LowtideError
     ):  # a template that wants more than a question is copied all the same
-        stop = make_chat_prompt(opened.tokenizer_folder, opened.tokenizer, "").stop_token
+        prompt = make_chat_prompt(opened.tokenizer_folder, opened.tokenizer, "")
+        stop = prompt.stop_token
+        if prompt.stop_text:
+            listen(Note(text=_stop_text_note(prompt.stop_text), level="warning"))
     return [*dict.fromkeys(x for x in (opened.tokenizer.end_of_text, stop) if x is not None)]
+
+
+def _stop_text_note(stop_text: str) -> str:
+    """What `generate` must be told. In the configuration it would make every call without a tokenizer fail."""
+    return (
+        f"the tokenizer has no token for {stop_text!r}, which ends a turn: pass "
+        f"`stop_strings=[{stop_text!r}], tokenizer=tokenizer` to transformers' `generate`"
+    )
 
 
 def _tell_context(path: Path, context: int) -> None:

@@ -107,7 +107,10 @@ def list_setting_changes(before: Mapping[str, object], now: Mapping[str, object]
 
 
 def _shown(settings: Mapping[str, object], name: str) -> str:
-    return repr(settings[name]) if name in settings else "not given"
+    value = settings.get(name)
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value)) or "nothing"
+    return repr(value) if name in settings else "not given"
 
 
 def list_input_changes(before: Sequence[JobInput], now: Sequence[JobInput]) -> list[str]:

@@ -27,7 +27,7 @@ from lowtide.source.examples.render_protocol import RenderLimits
 from lowtide.source.extent import find_tail
 from lowtide.source.find_inputs import InputFile, InputKind, survey_inputs
 from lowtide.source.safe_cuts import CutRule
-from lowtide.source.separators import default_delimiter
+from lowtide.source.separators import default_delimiter, refuse_misspelt
 from lowtide.source.skipped import Skipped
 from lowtide.source.stream import Cursor, ReadSettings
 from lowtide.tokenizer.encode import EncodeSettings
@@ -258,6 +258,7 @@ def choose_delimiter(
 
 def delimiter_beside(sought: Set[str], inputs: Sequence[InputFile], separator: str) -> bytes:
     """A delimiter that shares no bytes with any token that is looked for in the text."""
+    refuse_misspelt(separator)
     only_text = all(item.kind is InputKind.TEXT for item in inputs)
     delimiter = default_delimiter(separator if only_text else "file")
     text = delimiter.decode()

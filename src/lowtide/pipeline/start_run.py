@@ -18,7 +18,7 @@ from lowtide.pipeline.train import train
 from lowtide.pipeline.watch_run import ShouldStop
 from lowtide.plan.measured import MeasuredSpeed, remember_speed
 from lowtide.training.build import cpu_in_words
-from lowtide.training.checkpoint import find_checkpoints
+from lowtide.training.checkpoint import find_checkpoints, step_of
 from lowtide.training.data_parallel import Ranks, ranks_of
 from lowtide.training.run_results import SmokeReport, TrainedRun
 from lowtide.training.settings import RunSettings
@@ -64,14 +64,16 @@ def start_run(
     )
     check_needs(budget, chosen.ram_needs)
     settings, report = chosen.settings, None
-    is_new = restart or not find_checkpoints(Path(out))
+    checkpoints = find_checkpoints(Path(out))
+    is_new = restart or not checkpoints
+    is_over = not is_new and step_of(checkpoints[-1]) >= settings.steps
     if is_new and not accepts_weeks and not only_smoke:
         _refuse_weeks(chosen.hours, chosen.speed.basis if chosen.speed else "")
     if not ranks.leads:
         listen = ignore
         if only_smoke:
             return StartedRun(smoke=None, run=None)
-    for line in opening_lines(chosen):
+    for line in [] if is_over else opening_lines(chosen):
         listen(Note(text=line))
     new_and_long = is_new and _is_long(chosen)
     if only_smoke or (new_and_long and not without_smoke and ranks.world_size == 1):
@@ -165,11 +167,14 @@ def opening_lines(chosen: ChosenRun) -> list[str]:
 
 
 def _start_line(settings: RunSettings) -> str:
-    ends = f"down to {settings.final_learning_rate:g}" if settings.schedule == "cosine" else "flat"
+    ends = "constant"
+    if settings.schedule == "cosine":
+        ends = f"falling to {settings.final_learning_rate:g}"
     steps = "step" if settings.warmup_steps == 1 else "steps"
+    warm_up = f" after {settings.warmup_steps} {steps}" if settings.warmup_steps else ""
     line = (
-        f"from the weights of {settings.init}: learning rate {settings.learning_rate:g} after "
-        f"{settings.warmup_steps} {steps}, {ends}; weight decay {settings.weight_decay:g}"
+        f"from the weights of {settings.init}: learning rate {settings.learning_rate:g}{warm_up}, "
+        f"{ends}; weight decay {settings.weight_decay:g}"
     )
     if settings.epochs is not None:
         line += f"; {settings.epochs:g} epoch{'' if settings.epochs == 1 else 's'}"

@@ -342,7 +342,8 @@ def prove_encoder(
             give_back()
             if pieces:
                 compared = format_bytes(sum(map(len, pieces)))
-                listen(Note(text=f"ids equal the reference's on {compared} of this input"))
+                reference = "tiktoken" if settings.vocabulary.kind == "ranks" else "tokenizers"
+                listen(Note(text=f"ids equal those of {reference} on {compared} of this input"))
             return prepared, encoder, blocks
         why = f"gigatoken's ids are not the reference's, at {found[:60]!r}"
         prepared = on_reference(prepared, why)

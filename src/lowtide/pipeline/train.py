@@ -146,8 +146,8 @@ def _tell_of_examples(data: TokenDataset, listen: Listener) -> None:
     if record is None or learnt is None:
         return
     text = (
-        f"{data.window_count:,} windows of examples: {data.padding_share:.1%} of them is padding, "
-        f"{learnt / max(1, data.tokens):.1%} of the tokens are learnt"
+        f"{data.window_count:,} windows of examples: {data.padding_share:.1%} of their places are "
+        f"padding, {learnt / max(1, data.tokens):.1%} of the tokens are targets"
     )
     listen(Note(text=text))
     if record.context > data.context:

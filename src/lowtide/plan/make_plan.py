@@ -298,8 +298,8 @@ def _recommend(fitting: list[ModelPlan], wishes: Wishes) -> tuple[ModelPlan, str
         if not fed:
             return (
                 smallest,
-                f"the smallest: the data is too little even for it, in {MOST_EPOCHS} epochs fewer than "
-                f"{CHINCHILLA} tokens a parameter",
+                f"the smallest: the data is too little even for it, with fewer than {CHINCHILLA} tokens a "
+                f"parameter in {MOST_EPOCHS} epochs",
             )
         return smallest, "the smallest: every larger one takes too long"
     chosen = done[-1]

@@ -110,12 +110,13 @@ def _reasons(plan: Plan) -> dict[str, str]:
     fit = chosen.fit
     hours = "" if chosen.hours is None else f"; {format_seconds(3600 * chosen.hours)} predicted"
     room = format_bytes(plan.machine.budget_bytes)
+    run_tokens = format_count(settings.steps * settings.batch_tokens)
     peak = f"{format_bytes(fit.needs.total)} at the peak, of {room} (predicted)"
     return {
         "model": f"{format_count(chosen.shape.parameter_count)} parameters",
         "batch_tokens": chosen.batch_tokens.reason,
         "micro_batch": f"windows at a time{f', {fit.parts} times a step' if fit.parts > 1 else ''}; {peak}",
-        "steps": f"{format_count(int(chosen.run_tokens.value))} tokens: {chosen.run_tokens.reason}{hours}",
+        "steps": f"{run_tokens} tokens: {chosen.run_tokens.reason}{hours}",
         "learning_rate": choose_learning_rate(chosen.shape).reason,
         "final_learning_rate": choose_final_rate(settings.learning_rate).reason,
         "warmup_steps": choose_warmup(settings.steps, settings.batch_tokens).reason,

@@ -48,8 +48,10 @@ def show_progress(*, quiet: bool, stream: TextIO | None = None) -> Iterator[List
 
 
 def tell_a_person(event: Event) -> None:
-    """Notes of a command without progress, for whoever sits before it; a script is not disturbed."""
-    if isinstance(event, Note) and sys.stderr is not None and sys.stderr.isatty():
+    """Notes of a command without progress: warnings always, others only on a terminal."""
+    if not isinstance(event, Note) or sys.stderr is None:
+        return
+    if event.level == "warning" or sys.stderr.isatty():
         sys.stderr.write(note_line(event) + "\n")
 
 

@@ -62,14 +62,14 @@ def show_tokenized(
         ]
     print_rows(rows)
     val = manifest.splits.get("val")
-    if (
-        not quiet
-        and manifest.documents > 1
-        and manifest.settings.get("val")
-        and not (val and val.tokens)
-    ):
+    parts = manifest.documents > 1 or manifest.settings.get("separator") != "file"
+    if not quiet and parts and manifest.settings.get("val") and not (val and val.tokens):
+        none = f"none of {manifest.documents} documents was"
+        if manifest.documents == 1:
+            separator = manifest.settings["separator"]
+            none = f"`--separator {separator}` found a single document, which was not"
         _note(
-            f"none of {manifest.documents} documents was assigned to validation; "
+            f"{none} assigned to validation; "
             "`--split tail --val 0.1 --restart` holds out the last tenth of the text"
         )
 

@@ -285,7 +285,7 @@ class _Search:
             self.skipped.add(path, _HIDDEN, count=_count_files(path))
             return False
         if (path / "lowtide.json").is_file() or (path / ".lowtide").is_dir():
-            self.skipped.add(path, "folders that lowtide wrote")
+            self.skipped.add(path, "written by lowtide")
             return False
         if path.is_symlink():
             self.skipped.add(path, "links to folders")

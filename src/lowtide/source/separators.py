@@ -12,6 +12,7 @@ file's own bytes through.
 
 from __future__ import annotations
 
+import difflib
 import re
 from dataclasses import dataclass
 from typing import Protocol
@@ -23,6 +24,14 @@ from lowtide.errors import UsageError
 MARKER = b"\x00<|lowtide-document|>"
 """Stands between documents where the input has no separator of its own to lend."""
 
+_NAMES = ("file", "line", "blank-line")
+_MEANT = {
+    "newline": "line",
+    "paragraph": "blank-line",
+    "paragraphs": "blank-line",
+    "document": "file",
+}
+_ESCAPES = re.compile(r"(?:\\[nrt])+")
 _NEWLINE = 0x0A
 _SPACE = rb"[ \t\r\x0b\x0c]"
 _BLANK_LINES = re.compile(rb"\n(?:" + _SPACE + rb"*+\n)+")
@@ -71,6 +80,23 @@ def default_delimiter(separator: str) -> bytes:
         return MARKER
     literal = literal_bytes(separator)
     return MARKER if overlaps_itself(literal) else literal
+
+
+def refuse_misspelt(separator: str) -> None:
+    """UsageError for a literal that was most likely meant as something else."""
+    if _ESCAPES.fullmatch(separator):
+        raise UsageError(
+            f"the separator {separator} is backslashes and letters, not line ends",
+            remedy=f"in bash, write `--separator $'{separator}'`; or use `line` or `blank-line`",
+        )
+    meant = _MEANT.get(separator.lower()) or next(
+        iter(difflib.get_close_matches(separator.lower(), _NAMES, n=1, cutoff=0.8)), None
+    )
+    if meant is not None and separator not in _NAMES:
+        raise UsageError(
+            f"{separator!r} is not a kind of separator",
+            remedy=f"did you mean `--separator {meant}`?",
+        )
 
 
 def literal_bytes(separator: str) -> bytes:

@@ -8,35 +8,56 @@ from dataclasses import replace
 import torch
 
 from lowtide.memory.allocator import give_back, keep_large_pieces
-from lowtide.training.learner import make_learner
+from lowtide.training.learner import Learner, make_learner
 from lowtide.training.settings import RunSettings
 from lowtide.training.step import take_step
 
 _SECONDS = 2.0
 _FEWEST_STEPS = 2
 _MOST_PARTS = 4
-"""Of a step: enough for the optimizer to take as small a share as in a whole one."""
+"""Micro-batches of a step: enough for the optimizer to take as small a share as in a whole one."""
 
 
 def time_steps(settings: RunSettings) -> float:
-    """Tokens a second of training on the CPU."""
+    """Tokens a second of training on the CPU.
+
+    A model of which a single micro-batch takes seconds is timed on two of these: it is slow either way.
+    """
     keep_large_pieces()  # as in a run: steps are a fifth faster with it
-    windows = min(settings.windows_per_step, _MOST_PARTS * settings.micro_batch)
-    context = settings.shape.context
+    micro_batch = min(settings.windows_per_step, settings.micro_batch)
     short = replace(
-        settings, batch_tokens=windows * context, attention="window", epochs=None, init=None
+        settings,
+        batch_tokens=micro_batch * settings.shape.context,
+        attention="window",
+        epochs=None,
+        init=None,
     )
     learner = make_learner(short, torch.device("cpu"))
-    tokens = torch.randint(settings.shape.vocabulary_size, (windows, context + 1))
-    batch = (tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+    seconds = _time_step(learner, short, 0)  # also makes the optimizer's state
+    if seconds < _SECONDS:
+        windows = min(settings.windows_per_step, _MOST_PARTS * micro_batch)
+        short = replace(short, batch_tokens=windows * settings.shape.context)
+        seconds = _usual_seconds(learner, short)
+    else:
+        seconds = min(seconds, _time_step(learner, short, 1))
+    del learner
+    give_back()
+    return short.batch_tokens / seconds
+
+
+def _usual_seconds(learner: Learner, settings: RunSettings) -> float:
+    """The median of some steps; the first one is not counted."""
     seconds: list[float] = []
     while sum(seconds[1:]) < _SECONDS or len(seconds) <= _FEWEST_STEPS:
-        started = time.perf_counter()
-        take_step(learner.model, learner.optimizer, short, len(seconds), batch)
-        seconds.append(time.perf_counter() - started)
-    del learner, batch, tokens
-    give_back()
-    usual = sorted(seconds[1:])[
-        len(seconds[1:]) // 2
-    ]  # the first one also makes the optimizer's state
-    return windows * context / usual
+        seconds.append(_time_step(learner, settings, len(seconds)))
+    return sorted(seconds[1:])[len(seconds[1:]) // 2]
+
+
+def _time_step(learner: Learner, settings: RunSettings, step: int) -> float:
+    context = settings.shape.context
+    rows = settings.batch_tokens // context
+    tokens = torch.randint(settings.shape.vocabulary_size, (rows, context + 1))
+    batch = (tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
+    started = time.perf_counter()
+    take_step(learner.model, learner.optimizer, settings, step, batch)
+    return time.perf_counter() - started

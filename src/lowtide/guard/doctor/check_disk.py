@@ -133,7 +133,7 @@ def find_wrong_temporary(environ: Mapping[str, str], *, used: Path) -> Check | N
         return None
     folder = environ[name]
     if Path(folder).exists():
-        what, remedy = "no folder", f"`unset {name}`, or name a folder"
+        what, remedy = "not a folder", f"`unset {name}`, or name a folder"
     else:
         what, remedy = "not there", f"`mkdir -p {shlex.quote(folder)}`, or `unset {name}`"
     told = f"{name} is {folder}, which is {what}: some programs fail, others use {used}"

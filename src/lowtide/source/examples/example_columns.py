@@ -166,7 +166,7 @@ def _check_kind(
     schema: pa.Schema,
     reading: ExampleReading,
 ) -> None:
-    remedy = f"pass `--column {name}=NAME`, or another `--examples`"
+    remedy = f"pass `--column {name}=NAME`, or another `--examples` (chat, instruction, completion)"
     if kind is None:
         raise UsageError(
             f"{path} has no column {column!r}; its columns are: {', '.join(schema.names) or 'none'}",

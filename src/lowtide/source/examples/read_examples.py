@@ -326,8 +326,8 @@ def _refuse_missing_key(error: Exception, position: int, lines: JsonLines) -> No
         keys = ", ".join(error.keys) or "none"
         raise UsageError(
             f"{lines.part.file.path}, line {number}: no key {error.name!r}; its keys are: {keys}",
-            remedy="pass `--column` with the names that the file has, or another `--examples`; "
-            "`--bad-text skip` is for files of which only later lines lack it",
+            remedy="pass `--column` with the names that the file has, or another `--examples` "
+            "(chat, instruction, completion); `--bad-text skip` is for files of which only later lines lack it",
         )
 
 
