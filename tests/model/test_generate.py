@@ -208,7 +208,7 @@ def test_a_model_gone_wrong_is_told() -> None:
         ({"temperature": -0.1}, "temperature of -0.1"),
         ({"temperature": math.nan}, "temperature of nan"),
         ({"temperature": math.inf}, "temperature of inf"),
-        ({"top_k": 0}, "0 likeliest"),
+        ({"top_k": 0}, "--top-k 0"),
         ({"top_p": 0.0}, "0.0 is not a probability"),
         ({"top_p": 1.5}, "1.5 is not a probability"),
     ],

@@ -171,7 +171,7 @@ def give_id(token: str, number: int) -> Callable[[Json], None]:
 
 
 DAMAGED: list[tuple[Callable[[Json], None], str]] = [
-    (add_merge("Ġ", "☃"), "no token"),
+    (add_merge("Ġ", "☃"), "not a token"),
     (add_merge("x", "x"), "'xx' is not a token"),
     (put("model", "merges", ["Ġ t h"]), "reads 'Ġ t h'"),
     (put("model", "merges", ["Ġt"]), "reads 'Ġt'"),
@@ -229,7 +229,7 @@ def test_what_byte_pairs_cannot_hold_is_named(
 ) -> None:
     with pytest.raises(UsageError, match=said) as error:
         read_byte_pairs(changed_json(tmp_path, change))
-    assert "no plain byte-level BPE" in error.value.problem
+    assert "not a plain byte-level BPE" in error.value.problem
 
 
 def test_the_possessive_spelling_is_no_plain_pattern(tmp_path: Path) -> None:
@@ -245,17 +245,17 @@ def test_the_possessive_spelling_is_no_plain_pattern(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "said"),
     [
-        ("vocab.json", b"[1, 2]", "no vocab.json"),
-        ("vocab.json", b"{", "no vocab.json"),
-        ("vocab.json", b'{"a": "b"}', "no vocab.json"),
-        ("vocab.json", b'{"a": 0}', "no token"),
-        ("vocab.json", b'{"\xff": 0}', "no vocab.json"),
+        ("vocab.json", b"[1, 2]", "not a vocab.json"),
+        ("vocab.json", b"{", "not a vocab.json"),
+        ("vocab.json", b'{"a": "b"}', "not a vocab.json"),
+        ("vocab.json", b'{"a": 0}', "not a token"),
+        ("vocab.json", b'{"\xff": 0}', "not a vocab.json"),
         ("merges.txt", b"\xff\xfe", "UTF-8|utf-8"),
         ("merges.txt", b"#version: 0.3\n", "begins with '#version: 0.3'"),
         ("merges.txt", b"#version: 0.2 - pattern: gpt9\n", "gpt9"),
         ("merges.txt", b"#version: 0.2\na b c\n", "reads 'a b c'"),
         ("merges.txt", b"#version: 0.2\na\n", "reads 'a'"),
-        ("merges.txt", "#version: 0.2\na ☃\n".encode(), "no token"),
+        ("merges.txt", "#version: 0.2\na ☃\n".encode(), "not a token"),
     ],
 )
 def test_damaged_pair_files_are_refused_with_a_remedy(
