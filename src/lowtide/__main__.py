@@ -13,6 +13,7 @@ if __name__ == "__main__" and not sys.flags.safe_path:
         here = ""
     if sys.path[0] == here:
         del sys.path[0]
+    del here
 
 import signal
 from types import FrameType

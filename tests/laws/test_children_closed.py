@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
@@ -29,6 +29,7 @@ from lowtide.pipeline.settings import TokenizeSettings
 from lowtide.source.blocks import Block
 from lowtide.source.stream import Cursor, read_blocks
 from lowtide.tokenizer.encode import Encoder
+from lowtide.tokenizer.reference_apart import ReferenceApart
 from tests.commands import LOWTIDE
 from tests.source.examples.rows import write_chats
 
@@ -214,31 +215,128 @@ def test_the_references_process_ends_with_an_interrupt(tmp_path: Path) -> None:
     del caught
 
 
-def test_a_stop_is_heard_while_the_reference_does_not_answer(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.fixture
+def nothing_hangs() -> Iterator[None]:
+    """Children that are still there after a minute are killed: a test whose stop is not heard fails then."""
+
+    def kill() -> None:
+        for child in children():
+            child.kill()
+
+    timer = threading.Timer(60, kill)
+    timer.start()
+    yield
+    timer.cancel()
+
+
+@contextmanager
+def suspended_children() -> Iterator[tuple[Callable[[], None], set[psutil.Process]]]:
+    """Once the function is called, children are suspended, later ones as soon as they are there; and these."""
+    has_begun, is_over = threading.Event(), threading.Event()
+    suspended: set[psutil.Process] = set()
+
+    def suspend() -> None:
+        for child in {*children()} - suspended:
+            with suppress(psutil.NoSuchProcess):
+                child.suspend()
+                suspended.add(child)
+
+    def begin() -> None:
+        suspend()
+        has_begun.set()
+
+    def suspend_later_ones() -> None:
+        has_begun.wait()
+        while not is_over.is_set():
+            suspend()
+
+    thread = threading.Thread(target=suspend_later_ones)
+    thread.start()
+    try:
+        yield begin, suspended
+    finally:
+        is_over.set()
+        has_begun.set()
+        thread.join()
+
+
+@pytest.mark.usefixtures("nothing_hangs")
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_stop_ends_a_run_whose_reference_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int
 ) -> None:
-    monkeypatch.undo()  # this stop cannot wait for a block
-    files = [write_text(tmp_path, 300_000, f"{number}.txt") for number in range(6)]
+    monkeypatch.undo()  # of `_stops_wait_for_a_block`, which lets no stop interrupt a block
+    files = [write_text(tmp_path, 300_000, f"{number}.txt") for number in range(10)]
     silent_since = math.inf
 
     def listen(event: Event) -> None:
         nonlocal silent_since
         if isinstance(event, Advanced) and silent_since == math.inf:
-            for child in children():
-                child.suspend()
+            suspend()
             silent_since = time.monotonic()
 
-    with pytest.raises(StoppedError):
+    with suspended_children() as (suspend, suspended), pytest.raises(StoppedError):
         lowtide.tokenize(
             [*map(str, files)],
             tmp_path / "out",
             reference_settings(tmp_path),
             memory="512MiB",
-            workers=1,
+            workers=workers,
             listen=listen,
             should_stop=lambda: "terminated" if time.monotonic() > silent_since + 0.5 else None,
         )
+    assert suspended
     assert children() == []
+
+
+@pytest.mark.usefixtures("nothing_hangs")
+@pytest.mark.parametrize("limit_bytes", [100_000, 10_000], ids=["encoded", "refused"])
+def test_a_stop_ends_a_large_document_whose_reference_does_not_answer(
+    tmp_path: Path, limit_bytes: int
+) -> None:
+    """Also while memory is measured for the hint of a document that is refused."""
+    path = write_text(tmp_path, 20_000)
+    prepared = prepare([str(path)], reference_settings(tmp_path), memory="1GiB", workers=1)
+    allowances = replace(prepared.allowances, block_bytes=2000, word_limit_bytes=limit_bytes)
+    blocks = read_blocks(prepared.inputs, prepared.read, start=Cursor(file=0, position=0))
+
+    def while_waiting() -> None:
+        if suspended:
+            raise StoppedError("asked to end", remedy="none")
+
+    encoder = BlockEncoder(
+        prepared.recipe, allowances, Encoder(prepared.recipe.encode), while_waiting=while_waiting
+    )
+    with (
+        suspended_children() as (suspend, suspended),
+        closing(encoder),
+        closing(encoder.encode_in_order(blocks, continues=False)) as runs,
+    ):
+        suspend()
+        with pytest.raises(StoppedError):
+            list(runs)
+    assert suspended
+    assert children() == []
+
+
+@pytest.mark.usefixtures("nothing_hangs")
+def test_a_reference_that_is_closed_while_it_starts_leaves_no_process(tmp_path: Path) -> None:
+    vocabulary = prepare(
+        [str(write_text(tmp_path, 200))], reference_settings(tmp_path), memory="512MiB"
+    ).vocabulary
+    for milliseconds in range(20):
+        reference = ReferenceApart(vocabulary, "text", allowance_bytes=64 << 20)
+
+        def encode(reference: ReferenceApart = reference) -> None:
+            with suppress(DataError):
+                reference.encode(b"some words")
+
+        thread = threading.Thread(target=encode)
+        thread.start()
+        time.sleep(milliseconds / 1000)
+        reference.close()
+        thread.join()
+        assert children() == []
 
 
 @pytest.mark.slow  # several processes

@@ -84,4 +84,4 @@ def test_examples_that_may_be_longer_than_a_window_are_a_warning(tmp_path: Path)
         tokens = 8 * shape.context
         settings = make_settings(data, **PACKED, shape=shape, steps=1, batch_tokens=tokens)
         _, heard = run_heard(tmp_path / f"run-{shape.context}", settings)
-        assert sum("longer ones are cut" in note for note in heard.notes) == wanted
+        assert sum("are cut" in note for note in heard.notes) == wanted

@@ -38,6 +38,16 @@ kept = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
 total = sum(kept[at] for at in range(0, len(kept), 4096))
 """
 SHARE = "import mmap\nkept = mmap.mmap(-1, 32 << 20)\nkept.write(b'x' * (32 << 20))\n"
+BOTH_TOUCH = (
+    SHARE
+    + """
+import os
+read, write = os.pipe()
+if os.fork() == 0:
+    sum(kept[::4096]); os.write(write, b"touched"); os.read(0, 1); os._exit(0)
+os.read(read, 7)
+"""
+)
 SHARED_BY_FOUR = (
     SHARE
     + """
@@ -111,12 +121,8 @@ def test_shared_memory_is_private_to_the_tree_and_counted_once() -> None:
     bare = bare_private_bytes()
     with child(SHARE) as pid:
         alone = measure_tree(pid).private_bytes - bare
-    both_touch = (
-        SHARE + "import os\nif os.fork() == 0:\n    sum(kept[::4096]); os.read(0, 1); os._exit(0)\n"
-    )
-    with child(both_touch) as pid:
-        while (shared := measure_tree(pid)).process_count < 2:
-            time.sleep(0.05)
+    with child(BOTH_TOUCH) as pid:
+        shared = measure_tree(pid)
     assert shared.process_count == 2
     assert 32 * MIB <= alone < 36 * MIB
     assert 32 * MIB <= shared.private_bytes - bare < 42 * MIB
@@ -133,7 +139,7 @@ def test_a_process_that_ends_during_a_reading_does_not_raise_it(
 
         def end_children(path: Path) -> str | None:
             text = read_text(path)
-            if str(children[0]) in path.parts:  # it was read: from now on others have its part
+            if str(children[0]) in path.parts:  # it was read: the others' share grows now
                 for one in children:
                     with suppress(ProcessLookupError):
                         os.kill(one, signal.SIGKILL)

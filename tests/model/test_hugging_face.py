@@ -273,7 +273,7 @@ def test_damaged_or_absent_files_are_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"holds no model.safetensors"):
         open_model(tmp_path)
     (tmp_path / "model.safetensors.index.json").write_text("[]")
-    with pytest.raises(DataError, match="no index of weights"):
+    with pytest.raises(DataError, match="not an index of weights"):
         open_model(tmp_path)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(DataError, match="not whole JSON"):
@@ -347,7 +347,7 @@ def test_an_export_names_the_steps_there_are(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no checkpoint of step 7") as refused:
         export_model(run, tmp_path / "out", step=7)
     assert "1000, 2000" in refused.value.remedy
-    with pytest.raises(UsageError, match="no folder of a training run"):
+    with pytest.raises(UsageError, match="not a folder of a training run"):
         export_model(tmp_path, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 

@@ -266,8 +266,8 @@ def refuse_what_is_no_dataset(path: Path) -> None:
             return
         _refuse_run(path)
         _refuse_tokenizer(path)
-        _refuse_unfinished(path)
-        _refuse_text(path)
+        if not (path / WORK_FOLDER).is_dir():  # else it is unfinished, which opening it says
+            _refuse_text(path)
 
 
 def _refuse_run(path: Path) -> None:
@@ -287,14 +287,6 @@ def _refuse_tokenizer(path: Path) -> None:
             remedy=f"make tokens with `lowtide tokenize INPUT... --tokenizer {quote(str(path))} --out tokens`; "
             "the "
             "`train-tokenizer` that made it, run again, compares its files with their digests",
-        )
-
-
-def _refuse_unfinished(path: Path) -> None:
-    if (path / WORK_FOLDER).is_dir():
-        raise UsageError(
-            f"{path} is unfinished: the command that writes it has not come to its end",
-            remedy="run that command again with the same `--out`: it resumes where it stopped",
         )
 
 

@@ -20,8 +20,8 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 _NO_TRACEBACK = {"RUST_BACKTRACE": "0", "RUST_LIB_BACKTRACE": "0"}
-"""A Rust library that is refused memory ends the process. With a traceback to print it asks for more memory, is
-refused again, and waits for itself forever."""
+"""A Rust library that is refused memory ends the process. If it is to print a traceback, it asks for more
+memory, is refused again, and deadlocks on its own lock. It reads these variables once, at its first panic."""
 _IGNORED_FLAG = Path("/sys/module/kernel/parameters/ignore_rlimit_data")
 
 
@@ -39,9 +39,10 @@ def fence(extra_bytes: int) -> Iterator[bool]:
         return
     before, hard = resource.getrlimit(resource.RLIMIT_DATA)
     environment = {name: os.environ.get(name) for name in _NO_TRACEBACK}
-    os.environ |= _NO_TRACEBACK
-    resource.setrlimit(resource.RLIMIT_DATA, (_tightest(data_bytes + extra_bytes, before), hard))
+    limit_bytes = _tightest(data_bytes + extra_bytes, before)
     try:
+        os.environ |= _NO_TRACEBACK
+        resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
         yield True
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (before, hard))

@@ -20,7 +20,7 @@ from lowtide.memory.proc_files import kib_fields, read_text
 _PROC = Path("/proc")
 _STATUS_BYTES = 1 << 13
 _MOST_WALKS = 5
-"""Over processes that keep ending; the last one counts."""
+"""How often a tree is read again while processes end during the reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

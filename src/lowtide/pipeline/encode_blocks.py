@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -33,11 +34,17 @@ from lowtide.tokenizer.encode import (
     reference_bytes,
 )
 from lowtide.tokenizer.learnt_tokens import Lengths, find_learnt
-from lowtide.tokenizer.reference_apart import ReferenceMemoryError, bytes_per_text_byte
+from lowtide.tokenizer.reference_apart import (
+    ReferenceApart,
+    ReferenceMemoryError,
+    bytes_per_text_byte,
+)
 from lowtide.units import MIB, format_bytes, round_up_to_mib
 
 _LOOK_SECONDS = 0.3
 """How often a stop is looked for while a block takes long."""
+_MEASURE_SECONDS = 10.0
+"""How long the memory for a refused document is measured; beyond, the worst is assumed."""
 _TURN_SECONDS = 0.0005
 _LEAST_RENEWED_BYTES = MIB
 """An encoder that has met less than this cannot be what fills memory."""
@@ -113,7 +120,7 @@ class BlockEncoder:
         *,
         while_waiting: Callable[[], None] = lambda: None,
     ) -> None:
-        """`while_waiting` is called now and then while a block takes long; what it raises ends the work."""
+        """`while_waiting` is called every 0.3 s while a block takes long; errors leave `encode_in_order`."""
         self._while_waiting = while_waiting
         self._unfinished: set[Future[EncodedRun]] = set()
         self._recipe = recipe
@@ -216,13 +223,13 @@ class BlockEncoder:
     def _encode_alone(self, block: Block, continues: bool, pool: ThreadPoolExecutor) -> EncodedRun:
         """A large block, while no other is encoded, with all the memory that caches would take."""
         if len(block.text) > self._allowances.word_limit_bytes:
-            raise self._too_large(block)
+            raise self._too_large(block, pool)
         self.renew()
         self._set_reference_allowance(self._allowances.reference_alone_bytes(len(block.text)))
         try:
             return self._result(self._submit(pool, block, continues))
         except ReferenceMemoryError as cause:
-            raise self._too_large(block) from cause
+            raise self._too_large(block, pool) from cause
         finally:
             self._set_reference_allowance(self._allowances.reference_allowance_bytes)
 
@@ -235,7 +242,7 @@ class BlockEncoder:
             if seat.encoder is not None:
                 seat.encoder.set_allowance(allowance_bytes)
 
-    def _too_large(self, block: Block) -> DataError:
+    def _too_large(self, block: Block, pool: ThreadPoolExecutor) -> DataError:
         limit = self._allowances.word_limit_bytes
         vocabulary = self._recipe.encode.vocabulary
         if vocabulary.plain and len(block.text) > limit:
@@ -250,21 +257,30 @@ class BlockEncoder:
             f"a document of {format_bytes(len(longest))} goes through the reference encoder of "
             f"{vocabulary.name} as a whole, which needs more memory than a budget of "
             f"{format_bytes(self._allowances.total_bytes)} leaves it",
-            remedy=f"pass `--memory {round_up_to_mib(self._budget_for(longest))}`, or cut the text into "
+            remedy=f"pass `--memory {round_up_to_mib(self._budget_for(longest, pool))}`, or cut the text into "
             "shorter documents",
         )
 
-    def _budget_for(self, document: bytes) -> int:
+    def _budget_for(self, document: bytes, pool: ThreadPoolExecutor) -> int:
         """A budget that is enough for a document, from the memory that the reference takes for pieces of it."""
         allowances, settings = self._allowances, self._recipe.encode
         self._set_reference_allowance(0)  # there must be none beside the one that measures
-        factor = bytes_per_text_byte(
-            document,
+        reference = ReferenceApart(
             settings.vocabulary,
             settings.special_in_text,
             settings.marks,
             allowance_bytes=allowances.spare_bytes,
         )
+        measured = pool.submit(bytes_per_text_byte, document, reference)
+        last = time.monotonic() + _MEASURE_SECONDS
+        try:
+            while not wait([measured], _LOOK_SECONDS).done:
+                self._while_waiting()
+                if time.monotonic() > last:
+                    reference.close()
+        finally:
+            reference.close()
+        factor = measured.result()
         fixed = (
             allowances.total_bytes - allowances.spare_bytes + reference_bytes(settings.vocabulary)
         )

@@ -101,8 +101,8 @@ class Watch:
         self._started = started
         self._checkpoint_seconds = checkpoint_seconds
         self._resumed_bytes = run.done_bytes
-        self._heard = math.inf
-        """When a stop was noticed that waits for the block that is under way."""
+        self._stop_seen_at = math.inf
+        """When a pending stop was first noticed; infinity when there is none."""
         self._told = -math.inf  # stops asked for before the first block are obeyed after it
         self._checkpointed = self._began = time.monotonic()
         self._guard = MemoryGuard(
@@ -133,14 +133,14 @@ class Watch:
             yield block
 
     def while_waiting(self) -> None:
-        """Obey a stop where nothing has been done for a while."""
+        """StoppedError if a stop is pending for `_PATIENCE_SECONDS`, and no block ended for `_DEAF_SECONDS`."""
         now = time.monotonic()
         if now - max(self._told, self._began) <= _DEAF_SECONDS:
             return
-        if now - self._heard > _PATIENCE_SECONDS:
+        if now - self._stop_seen_at > _PATIENCE_SECONDS:
             self._obey_stops()
         asked = self._should_stop() or os.path.lexists(self._run.folder / STOP_NAME)
-        self._heard = min(self._heard, now) if asked else math.inf
+        self._stop_seen_at = min(self._stop_seen_at, now) if asked else math.inf
 
     def after_slice(self, encoder: Renewable, merges: int, most_merges: int) -> None:
         """The same while merges are learnt, which is not worth a checkpoint."""

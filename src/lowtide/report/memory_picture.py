@@ -31,7 +31,7 @@ _LIMIT_TEXT = "limit of the box"
 _TICK_WIDTH = 76
 _CROSS = 6
 _ROW_HEIGHT = 20
-"""Of a name below the picture."""
+"""Height of a row of the legend."""
 _OURS = 0
 """The colour that is lowtide's in every picture."""
 _LIGHT = ("#1a7f37", "#8250df", "#bc4c00", "#0969da", "#9a6700", "#bf3989", "#1b7c83")

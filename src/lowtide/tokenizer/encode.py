@@ -131,9 +131,9 @@ class Encoder:
 
     def close(self) -> None:
         """End the reference's process at once. A later document that needs it starts a new one."""
-        if self._apart is not None:
-            self._apart.close()
-            self._apart = None
+        apart, self._apart = self._apart, None
+        if apart is not None:
+            apart.close()
 
     def renew(self, give_back: Callable[[], object]) -> None:
         """Forget every word seen; `give_back` is called when their memory is free. Changes no id."""
@@ -191,9 +191,10 @@ class Encoder:
 
     def _encode_stretch(self, text: bytes, *, careful: bool) -> Ids:
         if careful or self._fast is None:
-            ids = self._reference_for(text).encode(text)
-            if self._apart is not None:
-                self.apart_bytes = max(self.apart_bytes, self._apart.peak_bytes)
+            reference = self._reference_for(text)
+            ids = reference.encode(text)
+            if isinstance(reference, ReferenceApart):
+                self.apart_bytes = max(self.apart_bytes, reference.peak_bytes)
             return ids
         return put_real_ids(encode_fast(self._fast, text), self._settings)
 
@@ -210,8 +211,10 @@ class Encoder:
             self._reference = self._reference or make_reference(*asked)
             return self._reference
         self._reference = None
-        self._apart = self._apart or ReferenceApart(*asked, allowance_bytes=self._allowance_bytes)
-        return self._apart
+        apart = self._apart
+        if apart is None:
+            apart = self._apart = ReferenceApart(*asked, allowance_bytes=self._allowance_bytes)
+        return apart
 
 
 def make_fast(settings: EncodeSettings) -> BPETokenizer | str:

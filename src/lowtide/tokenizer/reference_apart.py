@@ -11,6 +11,7 @@ for the worst case, and no run would survive it.
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -95,22 +96,32 @@ class ReferenceApart:
             allowance_bytes=allowance_bytes,
         )
         self._child: Child | None = None
+        self._starting = threading.Lock()
+        self._is_closed = False
         self.peak_bytes = 0
         """The child's peak memory for the last text, without its code."""
 
     def encode(self, text: bytes) -> Ids:
         """The ids of a whole document; ReferenceMemoryError if it needs more memory than the child may use."""
         try:
-            child = self._child
-            if child is None:
-                child = self._child = Child(__name__, _ENVIRONMENT)
-                self._ask(child, msgspec.msgpack.encode(self._setup), len(text))
+            child = self._child or self._start(len(text))
             answer = self._ask(child, text, len(text))
         except BaseException:
             self._child = None  # a child that failed is not asked again
             raise
         self.peak_bytes = answer.peak_bytes
         return np.frombuffer(answer.ids, dtype=np.uint32)
+
+    def _start(self, text_bytes: int) -> Child:
+        with self._starting:
+            if self._is_closed:
+                raise SharedFaultError(
+                    "the reference encoder was closed while it was in use",
+                    remedy="run the same command again",
+                )
+            child = self._child = Child(__name__, _ENVIRONMENT)
+        self._ask(child, msgspec.msgpack.encode(self._setup), text_bytes)
+        return child
 
     def _ask(self, child: Child, request: bytes, text_bytes: int) -> _Encoded:
         answered = child.ask(request)
@@ -140,25 +151,20 @@ class ReferenceApart:
         raise NotImplementedError("nothing is decoded apart")
 
     def close(self) -> None:
-        """End the child at once, even while another thread waits for it. A later text starts a new one."""
-        child, self._child = self._child, None
+        """End the child at once, even while another thread starts it or waits for it. It is the last one."""
+        with self._starting:
+            self._is_closed = True
+            child, self._child = self._child, None
         if child is not None:
             child.end()
 
 
-def bytes_per_text_byte(
-    text: bytes,
-    vocabulary: Vocabulary,
-    special_in_text: SpecialInText,
-    marks: Mapping[str, int],
-    *,
-    allowance_bytes: int,
-) -> int:
+def bytes_per_text_byte(text: bytes, reference: ReferenceApart) -> int:
     """An upper estimate of the reference's memory for each byte of this text, measured on pieces of it.
 
-    The highest measurement plus a half: tables double when they are full, which may not happen in a piece.
+    The highest measurement plus a half: tables double when they are full, which may not happen in a piece. If
+    the reference is closed meanwhile, the worst is assumed.
     """
-    reference = ReferenceApart(vocabulary, special_in_text, marks, allowance_bytes=allowance_bytes)
     most = LEAST_BYTES_PER_TEXT_BYTE
     try:
         reference.encode(b"")

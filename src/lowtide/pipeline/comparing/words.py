@@ -70,7 +70,8 @@ def remarks(found: Comparison) -> list[str]:
         lines.append("predicted: a straight line through two measured sizes, continued")
     if any((guess := _predict(result, found)) and guess.peak_is_least for result in found.results):
         lines.append("more than: it died there, so what it would have taken is not known")
-    if any(_ratio(result, _ours_for(result, found)).endswith("*") for result in found.results):
+    sizes = [_common_sixteenths(one, _ours_for(one, found)) for one in found.results]
+    if any(0 < size < PARTS for size in sizes):
         lines.append("*: compared on the largest part of the sample that both finished")
     lines += [_left_out(way) for way in found.left_out]
     if found.kept:
@@ -204,15 +205,28 @@ def _per_gib(result: WayResult) -> str:
 
 
 def _ratio(result: WayResult, ours: WayResult | None) -> str:
-    """By the largest size that both came to the end of."""
+    """By the largest size that both came to the end of; with a `*` where that is not the whole sample."""
     if ours is None or (result is ours and result.whole.ending == "finished"):
         return "1" if ours else "-"
-    mine = {run.sixteenths: run.found for run in ours.runs if run.found.ending == "finished"}
-    for run in sorted(result.runs, key=lambda run: -run.sixteenths):
-        if run.found.ending == "finished" and run.sixteenths in mine:
-            times = f"{run.found.seconds / mine[run.sixteenths].seconds:.1f}"
-            return times if run.sixteenths == PARTS else f"{times}*"
-    return "-"
+    size = _common_sixteenths(result, ours)
+    if not size:
+        return "-"
+    times = f"{_finished_seconds(result)[size] / _finished_seconds(ours)[size]:.1f}"
+    return times if size == PARTS else f"{times}*"
+
+
+def _common_sixteenths(result: WayResult, ours: WayResult | None) -> int:
+    """The largest size that both finished; 0 where there is none."""
+    if ours is None:
+        return 0
+    return max(_finished_seconds(result).keys() & _finished_seconds(ours).keys(), default=0)
+
+
+def _finished_seconds(result: WayResult) -> dict[int, float]:
+    """Seconds by sixteenths of the sample, of the runs that finished."""
+    return {
+        run.sixteenths: run.found.seconds for run in result.runs if run.found.ending == "finished"
+    }
 
 
 def _predict(result: WayResult, found: Comparison) -> _Prediction | None:
