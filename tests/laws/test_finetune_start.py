@@ -69,7 +69,7 @@ def test_the_first_loss_is_transformers_own_and_it_falls(place: Path, tmp_path: 
     assert sum(losses[-5:]) / 5 < losses[0] - 0.05
     assert len(losses) == steps_for(70, window_count=dataset.window_count, windows_per_step=32)
     assert f"from the weights of {place / 'theirs'}: learning rate 0.00035 after" in ended.err
-    assert "down to 0; weight decay 0.01; 70 epochs" in ended.err
+    assert "falling to 0; weight decay 0.01; 70 epochs" in ended.err
 
 
 def test_settings_that_nobody_asked_for(place: Path) -> None:
@@ -160,7 +160,7 @@ def test_who_names_another_start_is_told(place: Path, tmp_path: Path) -> None:
         return found.settings
 
     assert again(place / "theirs") == replace(settings, data=again(place / "theirs").data)
-    with pytest.raises(UsageError, match=r"began from the weights of .*theirs, not from"):
+    with pytest.raises(UsageError, match=r"started from the weights of .*theirs, not from"):
         again(place / "ours")
 
 

@@ -368,7 +368,7 @@ def test_the_command_tells_what_it_came_to_and_inspect_lists_files(
         (["{inbox}", "--inbox", "{inbox}"], "both"),
         ([], "nothing to train on"),
         (["--inbox", "{inbox}", "--steps", "3"], "no last step"),
-        (["--inbox", "{inbox}", "--smoke"], "cannot be tried"),
+        (["--inbox", "{inbox}", "--smoke"], "--smoke needs DATA"),
         (["--inbox", "{inbox}", "--tokenizer", "gpt2"], "for files of tokens"),
         (["--inbox", "{inbox}/gone"], "is not a folder"),
         (["{inbox}", "--until-empty"], "an end of its own"),

@@ -322,4 +322,4 @@ def test_a_plan_does_not_hide_that_another_start_is_named(
     assert call(capsys, *scene.arguments()).code == 0
     refused = call(capsys, *scene.arguments(None, "--init", str(scene.folder / "elsewhere")))
     assert refused.code == 2
-    assert "began from weights that were drawn" in refused.err
+    assert "started from random weights" in refused.err

@@ -254,7 +254,7 @@ def test_damaged_headers_are_named_errors(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="damaged npy header"):
         open_dataset(tmp_path)
     (tmp_path / "train.npy").write_bytes(b"text")
-    with pytest.raises(DataError, match="no npy file"):
+    with pytest.raises(DataError, match="not an npy file"):
         open_dataset(tmp_path)
 
 

@@ -213,7 +213,7 @@ def test_other_things_are_no_checkpoints(tmp_path: Path) -> None:
     (tmp_path / "checkpoints" / "step-00000007").touch()
     (tmp_path / "checkpoints" / "step-7").mkdir()
     assert find_checkpoints(tmp_path) == []
-    with pytest.raises(UsageError, match="no checkpoint"):
+    with pytest.raises(UsageError, match="not a checkpoint"):
         step_of(tmp_path)
 
 
