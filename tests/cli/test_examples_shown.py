@@ -168,3 +168,14 @@ def test_an_export_keeps_the_bits_and_end_of_text_where_they_are(
     assert done.json["splits"]["train"]["learnt_tokens"] == learnt.tokens
     assert (tmp_path / "out" / learnt.name).read_bytes() == (examples / learnt.name).read_bytes()
     assert call(capsys, "verify", tmp_path / "out").code == 0
+
+
+@pytest.mark.parametrize(("words", "is_cut"), [(30, False), (5000, True)])
+def test_a_document_that_is_shown_in_part_ends_with_dots(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: int, is_cut: bool
+) -> None:
+    (tmp_path / "a.txt").write_text("a " * words)  # of few characters for each token
+    made = call(capsys, "tokenize", tmp_path / "a.txt", "--out", tmp_path / "out", "--val", "0")
+    assert made.code == 0
+    shown = call(capsys, "inspect", tmp_path / "out").out
+    assert ("…" in shown) == is_cut

@@ -121,7 +121,7 @@ def _show_sample(sample: Sample, *, colour: bool) -> None:
     say("")
     say(f"{place}, {_many(sample.document.tokens, 'token')}")
     if sample.learnt is None:
-        say(f"  {_one_line(sample.text)}")
+        say(f"  {_one_line(sample)}")
         return
     for line in marked_lines(sample, colour=colour):
         click.echo(f"  {line}", color=colour)
@@ -292,10 +292,11 @@ def _many(count: int, thing: str) -> str:
     return f"{format_count(count)} {thing}{'' if count == 1 else 's'}"
 
 
-def _one_line(text: str) -> str:
-    """The beginning of a text as it reads, with what would move the cursor escaped."""
-    shown = printable(text[:_SAMPLE_CHARACTERS])
-    return shown + ("…" if len(text) > _SAMPLE_CHARACTERS else "")
+def _one_line(sample: Sample) -> str:
+    """The beginning of a document as it reads, with what would move the cursor escaped."""
+    shown = printable(sample.text[:_SAMPLE_CHARACTERS])
+    is_cut = len(sample.text) > _SAMPLE_CHARACTERS or sample.shown_tokens < sample.document.tokens
+    return shown + ("…" if is_cut else "")
 
 
 def say(line: str, *, err: bool = False) -> None:
