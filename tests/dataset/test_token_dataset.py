@@ -6,6 +6,7 @@ import copy
 import gc
 import multiprocessing
 import re
+import signal
 import sys
 import threading
 from collections.abc import Callable
@@ -215,6 +216,32 @@ def test_a_pool_lends_nothing_twice(steps: list[tuple[int, int, int]]) -> None:
         del taken, one
         for view, written in held.values():
             assert (view == written).all()
+
+
+@pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="there are no timers here")
+def test_an_interrupt_is_not_lost_while_memory_comes_back() -> None:
+    pool, is_armed, raised, caught = ArrayPool(), False, 0, 0
+
+    def interrupt(*_: object) -> None:
+        nonlocal is_armed, raised
+        if is_armed:
+            is_armed, raised = False, raised + 1
+            raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
+    try:
+        for _ in range(200):
+            try:
+                is_armed = True
+                while is_armed:
+                    pool.take(1, 4, 4)
+            except KeyboardInterrupt:
+                caught += 1
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert (raised, caught) == (200, 200)
 
 
 def test_arrays_outlive_the_dataset(path: Path) -> None:

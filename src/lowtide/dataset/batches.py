@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -36,7 +37,8 @@ class ArrayPool:
     """int64 arrays whose memory comes back by itself when the last view of them is dropped."""
 
     def __init__(self) -> None:
-        self._free: deque[bytearray] = deque(maxlen=_KEPT_BUFFERS)
+        self._recent: deque[bytearray] = deque(maxlen=_KEPT_BUFFERS)
+        """What was lent last; free again once it is not in `_lent`."""
         self._lent: dict[int, weakref.ref[Numbers]] = {}
 
     def take(self, arrays: int, rows: int, columns: int) -> tuple[Numbers, ...]:
@@ -44,22 +46,21 @@ class ArrayPool:
         memory = self._take_memory(8 * arrays * rows * columns)
         flat: Numbers = np.frombuffer(memory, dtype=np.int64)
         key = id(memory)
-
-        def give_back(_: object) -> None:
-            self._free.append(memory)
-            self._lent.pop(key, None)
-
         # Every view that numpy or torch makes of `flat` keeps `flat` itself alive, and so the memory.
-        self._lent[key] = weakref.ref(flat, give_back)
+        # The callback is C alone: Python swallows a Ctrl-C that comes while it runs Python code there.
+        self._lent[key] = weakref.ref(flat, partial(self._lent.pop, key))
+        self._recent.append(memory)
         return tuple(flat.reshape(arrays, rows, columns))
 
     def _take_memory(self, wanted_bytes: int) -> bytearray:
-        while self._free:
+        for _ in range(len(self._recent)):
             try:
-                memory = self._free.popleft()
+                memory = self._recent.popleft()
             except IndexError:  # another thread took the last one
                 break
-            if len(memory) == wanted_bytes:
+            if id(memory) in self._lent:
+                self._recent.append(memory)
+            elif len(memory) == wanted_bytes:
                 return memory
         try:
             return bytearray(wanted_bytes)
