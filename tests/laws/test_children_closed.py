@@ -217,13 +217,13 @@ def test_the_references_process_ends_with_an_interrupt(tmp_path: Path) -> None:
 
 @pytest.fixture
 def nothing_hangs() -> Iterator[None]:
-    """Children that are still there after a minute are killed: a test whose stop is not heard fails then."""
+    """Children that are still there after five minutes are killed: a test whose stop is not heard fails then."""
 
     def kill() -> None:
         for child in children():
             child.kill()
 
-    timer = threading.Timer(60, kill)
+    timer = threading.Timer(300, kill)
     timer.start()
     yield
     timer.cancel()

@@ -128,6 +128,7 @@ def test_rust_prints_no_traceback_inside_the_fence() -> None:
     said = run("""
 import os
 os.environ["RUST_BACKTRACE"] = "full"
+os.environ.pop("RUST_LIB_BACKTRACE", None)
 with fence(1 << 30):
     print(os.environ["RUST_BACKTRACE"], os.environ["RUST_LIB_BACKTRACE"])
 print(os.environ["RUST_BACKTRACE"], "RUST_LIB_BACKTRACE" in os.environ)
