@@ -217,7 +217,7 @@ def test_the_references_process_ends_with_an_interrupt(tmp_path: Path) -> None:
 
 @pytest.fixture
 def nothing_hangs() -> Iterator[None]:
-    """Children that are still there after five minutes are killed: a test whose stop is not heard fails then."""
+    """Kill children that are left after five minutes: a test whose stop is not heard fails then."""
 
     def kill() -> None:
         for child in children():
