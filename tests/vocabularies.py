@@ -1,4 +1,4 @@
-"""Rank files of cl100k_base and o200k_base for the tests, without a network beyond the package registry.
+"""Rank files for the tests: a small one, and those of cl100k_base and o200k_base from the package registry.
 
 A wheel on PyPI (llama-index-core) carries both as a filled tiktoken cache. It is downloaded once into
 `.cache/` of the checkout, never installed, and the files are checked against tiktoken's pinned sha256.
@@ -7,6 +7,7 @@ A wheel on PyPI (llama-index-core) carries both as a filled tiktoken cache. It i
 from __future__ import annotations
 
 import hashlib
+import importlib.resources
 import os
 import subprocess
 import sys
@@ -36,6 +37,18 @@ def rank_file(name: str) -> Path:
     if not path.exists():
         _fill()
     assert hashlib.sha256(path.read_bytes()).hexdigest() == _IN_WHEEL[name][1]
+    return path
+
+
+def small_rank_file() -> Path:
+    """GPT-2's first 1000 tokens: an encoder in milliseconds, where the tokenizer is not the subject."""
+    path = _FOLDER / "small.gpt2.tiktoken"
+    if not path.exists():
+        ranks = importlib.resources.files("lowtide.tokenizer") / "data" / "r50k_base.tiktoken"
+        _FOLDER.mkdir(parents=True, exist_ok=True)
+        partial = _FOLDER / f"small.{os.getpid()}.partial"
+        partial.write_bytes(b"".join(ranks.read_bytes().splitlines(keepends=True)[:1000]))
+        partial.replace(path)
     return path
 
 
