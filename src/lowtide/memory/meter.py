@@ -19,8 +19,6 @@ from lowtide.memory.proc_files import kib_fields, read_text
 
 _PROC = Path("/proc")
 _STATUS_BYTES = 1 << 13
-_MOST_WALKS = 5
-"""How often a tree is read again while processes end during the reading."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,15 +68,14 @@ def measure_processes(pids: Sequence[int]) -> MemoryUse:
     """These processes together; pages that they share are counted once.
 
     The kernel divides a shared page among the processes that have it at that moment. When one of them ends
-    between two readings, its share is counted again with the others: then all are read once more.
+    between two readings, its share is counted again with the others: then those that are left are read again.
     """
-    uses: dict[int, MemoryUse] = {}
-    for _ in range(_MOST_WALKS):
+    while True:
         uses = {pid: use for pid in pids for use in _measure_one(pid)}
-        if len(pids) == 1 or all(_is_alive(pid) for pid in uses):
-            break
-        pids = list(uses)
-    return _sum(list(uses.values()))
+        left = [pid for pid in uses if _is_alive(pid)]
+        if len(pids) <= 1 or len(left) == len(pids):
+            return _sum(list(uses.values()))
+        pids = left  # fewer each time, so this ends
 
 
 class PeakMeter:
