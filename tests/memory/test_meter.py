@@ -137,13 +137,17 @@ def test_processes_that_end_during_a_reading_do_not_raise_it(
     with child(SHARED_BY_NINE) as pid:
         while len(children := child_pids(pid)) < 8:
             time.sleep(0.02)
-        left = list(children)
+        left, has_ended = list(children), False
 
         def end_some(path: Path) -> str | None:
+            nonlocal has_ended
             text = read_text(path)
-            if path.name == "smaps_rollup" and left and str(left[0]) in path.parts:
-                ending, left[:] = left[:at_a_time], left[at_a_time:]
-                for one in ending:  # they were read, or will be; the others' share grows now
+            if path == Path(f"/proc/{pid}/smaps_rollup"):
+                has_ended = False  # a new reading: it begins with this process
+            elif left and path == Path(f"/proc/{left[0]}/smaps_rollup") and not has_ended:
+                has_ended, ending = True, left[:at_a_time]
+                del left[:at_a_time]
+                for one in ending:  # one of them was read: the others' share grows now
                     with suppress(ProcessLookupError):
                         os.kill(one, signal.SIGKILL)
                 while any(has_memory(one) for one in ending):
@@ -151,7 +155,7 @@ def test_processes_that_end_during_a_reading_do_not_raise_it(
             return text
 
         monkeypatch.setattr(meter, "read_text", end_some)
-        use = measure_processes([*children, pid])
+        use = measure_processes([pid, *children])
     assert use.process_count == 1
     assert 32 * MIB <= use.private_bytes - bare < 36 * MIB
 
