@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -168,3 +169,15 @@ def assert_nothing_half_written(folder: Path) -> None:
     if folder.exists():
         assert {path.name for path in folder.iterdir()} <= {".lowtide", LOG_NAME}
         assert list(folder.glob(".lowtide/*.tmp")) == []
+
+
+def forbid_removing(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Answer as the system does for a file that only another user may remove, which root cannot be shown."""
+    unlink = Path.unlink
+
+    def refuse(path: Path, missing_ok: bool = False) -> None:
+        if path.name == name:
+            raise PermissionError(errno.EPERM, os.strerror(errno.EPERM), str(path))
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", refuse)

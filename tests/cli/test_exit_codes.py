@@ -232,19 +232,22 @@ def test_75_for_a_sigterm_that_nobody_asks_for(where: str, dataset: Path) -> Non
     assert done.stdout == ""
 
 
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS])
 def test_1_for_a_file_system_without_locks(
+    number: int,
     capsys: pytest.CaptureFixture[str],
     corpus: Path,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def flock(*_: object) -> None:
-        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+        raise OSError(number, os.strerror(number))
 
     monkeypatch.setattr(fcntl, "flock", flock)
     refused = call(capsys, "tokenize", corpus, "--out", tmp_path / "out")
     assert refused.code == 1
-    assert "ENOLCK" in refused.problem
+    assert errno.errorcode[number] in refused.problem
+    assert "locks" in refused.hint
 
 
 def test_1_for_what_only_others_may_read(

@@ -16,6 +16,7 @@ from tests.commands import (
     assert_nothing_half_written,
     bytes_of,
     call,
+    forbid_removing,
     lowtide,
     manifest_of,
 )
@@ -53,6 +54,20 @@ def test_a_stop_that_cannot_be_removed_is_a_stop(
     assert call(capsys, *command).code == 75
     (tmp_path / "out" / ".stop").rmdir()
     assert_nothing_half_written(tmp_path / "out")
+    assert call(capsys, *command).code == 0
+    assert bytes_of(tmp_path / "out") == bytes_of(dataset)
+
+
+def test_a_stop_of_another_user_is_a_stop(
+    capsys: Capsys, corpus: Path, dataset: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    command = ("tokenize", corpus, "--separator", "line", "--out", tmp_path / "out")
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / ".stop").touch()
+    with monkeypatch.context() as patch:
+        forbid_removing(patch, ".stop")
+        assert call(capsys, *command).code == 75
+    (tmp_path / "out" / ".stop").unlink()
     assert call(capsys, *command).code == 0
     assert bytes_of(tmp_path / "out") == bytes_of(dataset)
 

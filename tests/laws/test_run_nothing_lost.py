@@ -26,6 +26,7 @@ from lowtide.training import loop as loops
 from lowtide.training.checkpoint import checkpoint_of, find_checkpoints
 from lowtide.training.run_folder import RUN_NAME
 from lowtide.training.sample_text import Sampler
+from tests.commands import forbid_removing
 from tests.training.small_runs import (
     Command,
     hidden_in,
@@ -212,6 +213,25 @@ def test_a_stop_that_cannot_be_removed_saves_and_stops(scene: Scene, tmp_path: P
             train(run, scene.settings, listen=listen)
         assert find_checkpoints(run)[-1].name == "step-00000005"
     (run / ".stop").rmdir()
+    scene.finish(run)
+
+
+def test_a_stop_of_another_user_saves_and_stops(
+    scene: Scene, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = tmp_path / "run"
+
+    def listen(event: Event) -> None:
+        if isinstance(event, Stepped) and event.step == 5:
+            (run / ".stop").touch()
+
+    with monkeypatch.context() as patch:
+        forbid_removing(patch, ".stop")
+        for _ in range(2):  # as long as it lies there
+            with pytest.raises(StoppedError):
+                train(run, scene.settings, listen=listen)
+            assert find_checkpoints(run)[-1].name == "step-00000005"
+    (run / ".stop").unlink()
     scene.finish(run)
 
 
