@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import sys
 
-# `python -m` looks for modules in the current folder: a `json.py` that came with somebody's data would run
+# `python -m` looks for modules in the current folder: a `json.py` that came with somebody's data would run.
+# What Python imports before this line is out of our hands; `lowtide` and `python -P -m lowtide` are safe.
 if __name__ == "__main__" and not sys.flags.safe_path:
     try:
         here = os.getcwd()  # noqa: PTH109 - pathlib would be imported from there

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from lowtide.shards.manifest import read_manifest
 from tests.commands import call
 
 Captured = pytest.CaptureFixture[str]
@@ -93,6 +95,47 @@ def test_a_separator_that_is_found_nowhere_is_told(here: Path, capsys: Captured)
     done = call(capsys, "tokenize", "a.txt", "--out", "o", "--separator", "<|end|>")
     assert done.code == 0
     assert "<|end|>" in done.err
+
+
+@pytest.mark.parametrize("separator", ["file:", "DOCUMENT", "-line-", "Newline"])
+def test_a_text_that_only_resembles_a_kind_of_separator_is_one(
+    here: Path, capsys: Captured, separator: str
+) -> None:
+    Path("parts.txt").write_text(f"one{separator}two{separator}three")
+    assert call(capsys, "tokenize", "parts.txt", "--out", "o", "--separator", separator).code == 0
+    assert read_manifest(here / "o").documents == 3
+
+
+def test_no_separator_is_blamed_where_none_was_used(here: Path, capsys: Captured) -> None:
+    Path("one.jsonl").write_text('{"text": "a single row"}\n')
+    done = call(
+        capsys, "tokenize", "one.jsonl", "--out", "o", "--separator", "line", "--val", "0.1"
+    )
+    assert done.code == 0
+    assert "--separator" not in done.err
+
+
+def test_an_array_of_a_type_that_training_does_not_read_is_saved_again(
+    here: Path, capsys: Captured
+) -> None:
+    np.save("ids.npy", np.arange(300))
+    done = call(capsys, "verify", "ids.npy", "--tokenizer", "gpt2")
+    assert done.code == 4
+    assert "astype(np.uint16)" in done.out + done.err
+    assert "ids not checked" not in done.out
+
+
+def test_an_id_beyond_the_vocabulary_is_not_called_in_range(here: Path, capsys: Captured) -> None:
+    np.save("ids.npy", np.array([1, 2, 60_000], dtype=np.uint16))
+    done = call(capsys, "verify", "ids.npy", "--tokenizer", "gpt2")
+    assert done.code == 4
+    assert "in range" not in done.out
+
+
+def test_an_input_is_not_the_output_folder(here: Path, capsys: Captured) -> None:
+    refused = call(capsys, "tokenize", "a.txt", "--out", "a.txt")
+    assert refused.code == 2
+    assert "lies in" not in refused.problem
 
 
 def test_tokens_are_not_tokenized_again(here: Path, capsys: Captured) -> None:

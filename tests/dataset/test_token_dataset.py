@@ -9,6 +9,7 @@ import re
 import signal
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
 
@@ -195,6 +196,16 @@ def test_memory_that_nobody_holds_is_used_again() -> None:
     first, second = pool.take(2, 32, 16)
     assert (first == 7).all()
     assert (second == 8).all()
+
+
+def test_memory_is_used_again_however_many_arrays_are_held() -> None:
+    pool, held = ArrayPool(), deque[object](maxlen=16)
+    memory = set()
+    for _ in range(200):
+        arrays = pool.take(2, 32, 16)
+        memory.add(arrays[0].__array_interface__["data"][0])
+        held.append(arrays)
+    assert len(memory) <= 17
 
 
 @given(

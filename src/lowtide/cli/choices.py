@@ -202,7 +202,7 @@ column_option = click.option(
     metavar="NAME",
     default="text",
     show_default=True,
-    help="Field or column that holds the text.",
+    help="Column with the text.",
 )
 peer_tokenizer_option = click.option(
     "--tokenizer",

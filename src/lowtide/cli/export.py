@@ -61,8 +61,8 @@ def export_command(
     """Rewrite tokens, or a trained model, for others.
 
     DIR is a folder that lowtide wrote, or a file or folder of nanoGPT, llm.c, Megatron or numpy. Nothing is
-    tokenized again. The learnt bits of examples go along, in a file that only lowtide reads; with them,
-    --eot cannot move anything. Run the same command again to resume after any interruption.
+    tokenized again. Of examples, the loss mask is copied into a file that only lowtide reads, and --eot
+    cannot be changed. Run the same command again to resume after any interruption.
 
     With --to huggingface, DIR is the folder of a training run, and DIR2 opens in transformers, with the
     chat template if the run has one. If DIR2 holds that export already, nothing is changed.

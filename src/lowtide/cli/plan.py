@@ -37,7 +37,7 @@ from lowtide.cli.command import Command, examples
     "--hours",
     type=float,
     metavar="N",
-    help="Time there is: the largest model that it is enough for.",
+    help="Hours available: the largest model that finishes in them.",
 )
 @click.option("--tokens", type=COUNT, help="Tokens to train on.  [default: 20 for each parameter]")
 @click.option("--batch-tokens", type=COUNT, help="Tokens of one step.  [default: by size]")

@@ -64,7 +64,7 @@ def sample_command(
     device: str | None,
     as_json: bool,
 ) -> None:
-    """Let a model go on from a prompt.
+    """Generate text from a prompt.
 
     RUN is a folder of `lowtide train`, also while it trains: the newest checkpoint speaks. Or the folder
     of a GPT-2 for Hugging Face, with safetensors. The text appears as it is made.

@@ -48,14 +48,13 @@ from lowtide.pipeline.stop_signals import listen_for_stops
     required=True,
     type=FOLDER,
     metavar="DIR",
-    help="Folder for the shards; new, empty, or to go on in.",
+    help="Folder for the shards: a new or empty one, or one to resume.",
 )
 @tokenizer_option
 @click.option(
     "--column",
     metavar="NAME",
-    help="Field or column that holds the text; of examples, messages=NAME,role=NAME,content=NAME. "
-    " [default: text]",
+    help="Column with the text; with --examples messages=NAME,role=NAME,content=NAME.  [default: text]",
 )
 @separator_option
 @input_format_option
@@ -70,13 +69,14 @@ from lowtide.pipeline.stop_signals import listen_for_stops
 @click.option(
     "--val",
     type=SHARE,
-    help="Share held out for validation.  [default: 0.0005; of a single document 0.1, at most 1 MB, "
-    "and 0 below 100 kB]",
+    help="Share held out for validation.  [default: 0.0005 of the documents; of a single document its last "
+    "tenth, at most 1 MB, or nothing below 100 kB]",
 )
 @click.option(
     "--split",
     type=click.Choice(["hash", "tail"]),
-    help="Hold out documents by a hash of their text, or the end.  [default: hash; of a single document tail]",
+    help="Hold out documents by a hash of their text, or the tail of the data. "
+    " [default: hash; tail for a single document]",
 )
 @click.option(
     "--eot",

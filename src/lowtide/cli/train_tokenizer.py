@@ -47,7 +47,7 @@ from lowtide.pipeline.stop_signals import listen_for_stops
     required=True,
     type=FOLDER,
     metavar="DIR",
-    help="Folder for the files; new, empty, or to go on in.",
+    help="Folder for the files: a new or empty one, or one to resume.",
 )
 @click.option(
     "--vocab-size",
@@ -78,14 +78,14 @@ from lowtide.pipeline.stop_signals import listen_for_stops
     metavar="N",
     default=1,
     show_default=True,
-    help="How often a pair must come to be merged.",
+    help="A pair is merged only if it occurs at least this often.",
 )
 @click.option(
     "--ties",
     type=click.Choice(["huggingface", "greatest"]),
     default="huggingface",
     show_default=True,
-    help="Of pairs that come equally often: the smallest ids, or the greatest bytes.",
+    help="Which of two equally frequent pairs is merged first: smallest ids, or greatest bytes.",
 )
 @memory_option
 @workers_option

@@ -23,8 +23,6 @@ from lowtide.shards.layout import LARGEST_VOCABULARY, TokenArray
 from lowtide.shards.token_pieces import Copier
 from lowtide.units import format_bytes
 
-_KEPT_BUFFERS = 8
-
 
 class Borders(Protocol):
     """Tells documents apart."""
@@ -37,8 +35,8 @@ class ArrayPool:
     """int64 arrays whose memory comes back by itself when the last view of them is dropped."""
 
     def __init__(self) -> None:
-        self._recent: deque[bytearray] = deque(maxlen=_KEPT_BUFFERS)
-        """What was lent last; free again once it is not in `_lent`."""
+        self._recent: deque[bytearray] = deque()
+        """What was lent, in this order; free again once it is not in `_lent`."""
         self._lent: dict[int, weakref.ref[Numbers]] = {}
 
     def take(self, arrays: int, rows: int, columns: int) -> tuple[Numbers, ...]:

@@ -275,8 +275,8 @@ def _refuse_run(path: Path) -> None:
         shown = quote(str(path))
         raise UsageError(
             f"{path} holds a training run and no tokens",
-            remedy=f"`lowtide sample {shown} --prompt Once` lets it speak, {path / 'log.jsonl'} tells its "
-            f"steps, and `lowtide export {shown} --to huggingface --out model` gives it away",
+            remedy=f"`lowtide sample {shown} --prompt Once` generates text, `lowtide report {shown}` shows its "
+            f"steps, and `lowtide export {shown} --to huggingface --out model` exports the model",
         )
 
 
@@ -299,7 +299,8 @@ def _refuse_text(path: Path) -> None:
     if only_text:
         raise UsageError(
             f"{path} holds text and no tokens",
-            remedy=f"make them with `lowtide tokenize {quote(str(path))} --out tokens`, then open `tokens`",
+            remedy=f"make them with `lowtide tokenize {quote(str(path))} --out tokens` (of rows, `--column` "
+            "names the text, and `--examples` reads chats), then open `tokens`",
         )
 
 

@@ -67,8 +67,8 @@ def _table(plan: Plan) -> list[str]:
                  for at, (cell, width) in enumerate(zip(row, widths, strict=True))]  # fmt: skip
         lines.append("  ".join(cells).rstrip())
     note = (
-        "fast, lean, leanest: windows of a step that fit at a time (predicted). "
-        f"tokens/param: an epoch; Chinchilla {CHINCHILLA}."
+        "fast, lean, leanest: how many windows of one step fit in memory at a time (predicted). "
+        f"tokens/param: tokens of one epoch for each parameter; Chinchilla recommends {CHINCHILLA}."
     )
     return [*lines, note]
 

@@ -298,8 +298,8 @@ def _recommend(fitting: list[ModelPlan], wishes: Wishes) -> tuple[ModelPlan, str
         if not fed:
             return (
                 smallest,
-                f"the smallest: the data is too little even for it, with fewer than {CHINCHILLA} tokens a "
-                f"parameter in {MOST_EPOCHS} epochs",
+                f"the smallest: even for it, {MOST_EPOCHS} epochs of this data have fewer than {CHINCHILLA} "
+                "tokens a parameter",
             )
         return smallest, "the smallest: every larger one takes too long"
     chosen = done[-1]

@@ -62,12 +62,15 @@ def show_tokenized(
         ]
     print_rows(rows)
     val = manifest.splits.get("val")
-    parts = manifest.documents > 1 or manifest.settings.get("separator") != "file"
+    separator = manifest.settings.get("separator", "file")
+    parts = manifest.documents > 1 or separator != "file"
     if not quiet and parts and manifest.settings.get("val") and not (val and val.tokens):
         none = f"none of {manifest.documents} documents was"
-        if manifest.documents == 1:
-            separator = manifest.settings["separator"]
+        only_text = all(item.kind.split(".")[0] == "text" for item in manifest.inputs)
+        if manifest.documents == 1 and only_text:
             none = f"`--separator {separator}` found a single document, which was not"
+        elif manifest.documents == 1:
+            none = "the only document was not"
         _note(
             f"{none} assigned to validation; "
             "`--split tail --val 0.1 --restart` holds out the last tenth of the text"
@@ -185,8 +188,10 @@ def show_proof(
             }
         )
         return
-    ids = "ids in range" if found.ids_checked else "ids not checked (pass `--tokenizer`)"
-    rows = [("read", f"{_many(found.files, 'file')}, {_many(found.tokens, 'token')}, {ids}")]
+    ids = ", ids in range" if found.ids_checked else ", ids not checked (pass `--tokenizer`)"
+    if not found.sound:
+        ids = ""  # what is damaged says so itself
+    rows = [("read", f"{_many(found.files, 'file')}, {_many(found.tokens, 'token')}{ids}")]
     if compared:
         rows.append(("compared", f"{_many(compared, 'document')} with the input"))
     elif found.sound:

@@ -80,7 +80,9 @@ def verify_dataset(
         return _broken(f"{path / MANIFEST_NAME} is missing")
     try:
         dataset = open_dataset(path, tokenizer=tokenizer)
-    except (VerificationError, DataError) as error:
+    except DataError as error:  # a file of another kind, such as int64: it can be written again
+        return _broken(f"{error.problem}; {error.remedy}")
+    except VerificationError as error:
         return _broken(error.problem)
     return _verify_peer(dataset, progress)
 

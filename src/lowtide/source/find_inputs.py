@@ -186,6 +186,10 @@ class _Search:
         )
 
     def _named(self, path: Path) -> Path:
+        if self._leave_out is not None and path.resolve() == self._leave_out.resolve():
+            raise UsageError(
+                f"{path} is an input and the output folder", remedy="pass another folder as `--out`"
+            )
         if self.is_in_output(path.resolve()):
             raise UsageError(
                 f"{path} lies in the output folder {self._leave_out}",

@@ -31,6 +31,7 @@ _MEANT = {
     "paragraphs": "blank-line",
     "document": "file",
 }
+_WORDS = re.compile(r"[a-z]+(?:-[a-z]+)*")
 _ESCAPES = re.compile(r"(?:\\[nrt])+")
 _NEWLINE = 0x0A
 _SPACE = rb"[ \t\r\x0b\x0c]"
@@ -89,10 +90,12 @@ def refuse_misspelt(separator: str) -> None:
             f"the separator {separator} is backslashes and letters, not line ends",
             remedy=f"in bash, write `--separator $'{separator}'`; or use `line` or `blank-line`",
         )
-    meant = _MEANT.get(separator.lower()) or next(
-        iter(difflib.get_close_matches(separator.lower(), _NAMES, n=1, cutoff=0.8)), None
+    if separator in _NAMES or not _WORDS.fullmatch(separator):
+        return  # `file:` or `DOCUMENT` may well stand between documents
+    meant = _MEANT.get(separator) or next(
+        iter(difflib.get_close_matches(separator, _NAMES, n=1, cutoff=0.8)), None
     )
-    if meant is not None and separator not in _NAMES:
+    if meant is not None:
         raise UsageError(
             f"{separator!r} is not a kind of separator",
             remedy=f"did you mean `--separator {meant}`?",
