@@ -324,12 +324,15 @@ def test_a_reference_that_is_closed_while_it_starts_leaves_no_process(tmp_path: 
     vocabulary = prepare(
         [str(write_text(tmp_path, 200))], reference_settings(tmp_path), memory="512MiB"
     ).vocabulary
+    errors: list[DataError] = []
     for milliseconds in range(20):
         reference = ReferenceApart(vocabulary, "text", allowance_bytes=64 << 20)
 
         def encode(reference: ReferenceApart = reference) -> None:
-            with suppress(DataError):
+            try:
                 reference.encode(b"some words")
+            except DataError as error:
+                errors.append(error)
 
         thread = threading.Thread(target=encode)
         thread.start()
@@ -337,6 +340,7 @@ def test_a_reference_that_is_closed_while_it_starts_leaves_no_process(tmp_path: 
         reference.close()
         thread.join()
         assert children() == []
+    assert {type(error) for error in errors} <= {SharedFaultError}
 
 
 @pytest.mark.slow  # several processes
