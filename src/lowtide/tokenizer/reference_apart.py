@@ -37,6 +37,10 @@ _ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",  # a pool of threads would reserve memory
     "MALLOC_ARENA_MAX": "1",
     "OPENBLAS_NUM_THREADS": "1",
+    # A library in Rust that is refused memory ends the process. A backtrace would need more memory, be refused
+    # again, and deadlock on the library's own lock.
+    "RUST_BACKTRACE": "0",
+    "RUST_LIB_BACKTRACE": "0",
 }
 _PIECE_BYTES = 32 * KIB
 _PIECES = 8
