@@ -180,10 +180,9 @@ def test_where_the_system_does_not_tell_a_child_may_execute_before_it_is_measure
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(meter, "_KCMP_NUMBERS", {})
-    with child_in_vfork(tmp_path, mib=64) as (pid, execute):
-        with monkeypatch.context() as patch:
-            patch.setattr(meter.time, "sleep", lambda _: execute())
-            use = measure_tree(pid)
+    with child_in_vfork(tmp_path, mib=64) as (pid, execute), monkeypatch.context() as patch:
+        patch.setattr(meter.time, "sleep", lambda _: execute())
+        use = measure_tree(pid)
     assert use.process_count == 2
     assert 64 * MIB <= use.private_bytes < 90 * MIB
 
@@ -329,10 +328,13 @@ print(meter.peak.private_bytes, meter.last.private_bytes, meter.sample_count)
 
 @linux_only
 def test_the_peak_of_a_child_outlives_the_child() -> None:
-    code = "kept = bytearray(b'x') * (64 << 20)\nimport time; time.sleep(1.5)"
-    process = subprocess.Popen([sys.executable, "-c", code])
-    with PeakMeter(process.pid, interval_seconds=0.02) as meter:
-        process.wait()
+    code = ALLOCATE + "input()"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    with process, PeakMeter(process.pid, interval_seconds=0.02) as meter:
+        while meter.peak.private_bytes <= 64 * MIB:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.communicate(b"\n")
     assert meter.peak.private_bytes > 64 * MIB
     assert meter.last.process_count == 1
 
