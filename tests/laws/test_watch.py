@@ -114,8 +114,10 @@ def test_a_leak_is_noted_asked_and_ended_and_a_bystander_stays_responsive(desk: 
     assert 180 * MIB < int(str(end["peak_private_bytes"])) < 230 * MIB
     assert slept < 5.0
     lines = desk.alerts.read_text().splitlines()
-    assert len(lines) == 3
-    assert all("heaviest: python" in line and "of its limit of 200.0 MiB" in line for line in lines)
+    of_limit = [line for line in lines if "of its limit of 200.0 MiB" in line]
+    assert len(of_limit) == 3
+    assert len(lines) == 3 + len(desk.told("forecast"))  # after ten seconds, on a slow machine
+    assert all("heaviest: python" in line for line in lines)
 
 
 def test_by_default_a_job_is_asked_and_its_own_answer_passes_through(desk: Desk) -> None:
