@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -42,19 +43,24 @@ def run_in_box(
     limit_bytes: int,
     timeout: float,
     env: Mapping[str, str] | None = None,
+    until_peak_bytes: int = 0,
 ) -> BoxResult:
-    """Run the command to its end; `subprocess.TimeoutExpired` after `timeout` seconds."""
+    """Run the command to its end; `subprocess.TimeoutExpired` after `timeout` seconds.
+
+    With `until_peak_bytes`, its standard input ends when a sample has shown that peak.
+    """
     with open_box(limit_bytes) as box:
         entered = box.command_inside(command) if box else list(command)
         with subprocess.Popen(
             entered,
             env=env,
+            stdin=subprocess.PIPE if until_peak_bytes else None,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
         ) as process:
             meter = PeakMeter(process.pid, interval_seconds=0.02)
-            stdout, stderr = _finish(process, meter, timeout)
+            stdout, stderr = _finish(process, meter, timeout, until_peak_bytes)
         return BoxResult(
             returncode=process.returncode,
             stdout=stdout.decode(errors="replace"),
@@ -80,10 +86,14 @@ def drop_from_page_cache(path: Path) -> None:
 
 
 def _finish(
-    process: subprocess.Popen[bytes], meter: PeakMeter, timeout: float
+    process: subprocess.Popen[bytes], meter: PeakMeter, timeout: float, until_peak_bytes: int
 ) -> tuple[bytes, bytes]:
+    until = time.monotonic() + timeout
     with meter:
         try:
+            while meter.peak.private_bytes < until_peak_bytes and process.poll() is None:
+                assert time.monotonic() < until
+                time.sleep(0.01)
             return process.communicate(timeout=timeout)
         except BaseException:
             with suppress(ProcessLookupError):

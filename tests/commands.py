@@ -9,11 +9,11 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import ExitStack
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, AnyStr
 
 import pytest
 
@@ -133,6 +133,17 @@ def lowtide_process(
     )
     out, err = (said.decode(errors="backslashreplace") for said in (done.stdout, done.stderr))
     return Outcome(code=done.returncode, out=out, err=err)
+
+
+@contextmanager
+def killed_on_failure(process: subprocess.Popen[AnyStr]) -> Iterator[subprocess.Popen[AnyStr]]:
+    """As `with process`, which waits for its end without limit: a test that fails inside would hang."""
+    with process:
+        try:
+            yield process
+        except BaseException:
+            process.kill()
+            raise
 
 
 def call(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> Outcome:

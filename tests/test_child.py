@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lowtide.child import kill_session
+from lowtide.child import Child, kill_session
 
 BUSY = """
 import sys
@@ -55,6 +55,13 @@ def test_a_busy_child_goes_when_its_run_is_killed(tmp_path: Path) -> None:
     while child.is_running() and child.status() != psutil.STATUS_ZOMBIE:
         assert time.monotonic() < until
         time.sleep(0.05)
+
+
+def test_a_child_that_was_ended_gives_no_answer() -> None:
+    """Another thread may end it at any moment, also before the first request."""
+    child = Child("lowtide.tokenizer.reference_apart")
+    child.end()
+    assert child.ask(b"anything") is None
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sessions and signals of POSIX")

@@ -54,12 +54,12 @@ class Child:
         self._end = weakref.finalize(self, _end, self._process, stderr)
 
     def ask(self, request: bytes) -> bytes | None:
-        """The child's answer; None when the child has died."""
+        """The child's answer; None when the child has died, or another thread has ended it."""
         process = self._process
         assert process.stdin is not None
         assert process.stdout is not None
         try:
-            with suppress(OSError):
+            with suppress(OSError, ValueError):  # ValueError: another thread has closed the streams
                 write_frame(process.stdin, request)
                 answer = read_frame(process.stdout)
                 if answer is not None:

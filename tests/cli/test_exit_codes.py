@@ -19,15 +19,17 @@ from tests.commands import (
     assert_nothing_half_written,
     bytes_of,
     call,
+    killed_on_failure,
     lowtide,
 )
 
 
 def interrupt_at_start(*arguments: str | Path, number: signal.Signals) -> Outcome:
     """Start a run, send the signal as soon as it speaks, and wait for its end."""
-    with subprocess.Popen(
+    started = subprocess.Popen(
         [*LOWTIDE, *map(str, arguments)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    ) as process:
+    )
+    with killed_on_failure(started) as process:
         assert process.stderr is not None
         first = process.stderr.readline()
         process.send_signal(number)

@@ -17,6 +17,7 @@ from tests.commands import (
     bytes_of,
     call,
     forbid_removing,
+    killed_on_failure,
     lowtide,
     manifest_of,
 )
@@ -170,12 +171,13 @@ def test_two_runs_in_one_folder_the_second_is_refused(
     capsys: Capsys, corpus: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "out"
-    with subprocess.Popen(
+    started = subprocess.Popen(
         [*LOWTIDE, "tokenize", "-", "--out", str(out)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-    ) as first:
+    )
+    with killed_on_failure(started) as first:
         deadline = time.monotonic() + 300
         while not (out / ".lowtide" / "progress.json").exists():
             assert time.monotonic() < deadline

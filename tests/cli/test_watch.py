@@ -19,7 +19,7 @@ from lowtide.guard.job import JobEnd
 from lowtide.guard.result import WatchResult
 from lowtide.report.watch_view import draw_history, lines_of, result_line
 from lowtide.units import MIB
-from tests.commands import LOWTIDE, call
+from tests.commands import LOWTIDE, call, killed_on_failure
 
 HOLD = "kept = bytearray(b'x') * (90 << 20); print('ready', flush=True); input()"
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
@@ -35,9 +35,10 @@ def test_the_screen_shows_history_limit_and_the_heaviest(tmp_path: Path) -> None
         assert job.stdout
         job.stdout.readline()  # all of its memory is held now
         command = [*LOWTIDE, "watch", "--pid", str(job.pid), "--limit", "100MiB", "--until", "note"]
-        with subprocess.Popen(
+        started = subprocess.Popen(
             command, stdin=follower, stdout=subprocess.PIPE, stderr=follower, env=environment
-        ) as watch:
+        )
+        with killed_on_failure(started) as watch:
             os.close(follower)
             wanted = [
                 r"limit 100\.0 MiB",
@@ -133,19 +134,27 @@ def test_the_last_line_has_the_peak_of_every_gpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """The card of a driver that stands in is fullest at the second look."""
-    looks = iter([1 * MIB, 5 * MIB, 3 * MIB])
+    looks, seen = iter([1 * MIB, 5 * MIB, 3 * MIB]), tmp_path / "seen"
+
+    def look() -> int:
+        used_bytes = next(looks, MIB)
+        if used_bytes == 3 * MIB:
+            seen.touch()  # the job ends
+        return used_bytes
+
     driver = SimpleNamespace(
         NVMLError=OSError,
         nvmlInit=lambda: None,
         nvmlShutdown=lambda: None,
         nvmlDeviceGetCount=lambda: 1,
         nvmlDeviceGetHandleByIndex=lambda index: index,
-        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(used=next(looks, MIB), total=8 * MIB),
+        nvmlDeviceGetMemoryInfo=lambda _: SimpleNamespace(used=look(), total=8 * MIB),
         nvmlDeviceGetName=lambda _: "a card",
     )
     monkeypatch.setitem(sys.modules, "pynvml", driver)  # type: ignore[arg-type]
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    watched = call(capsys, "watch", "--", "sleep", "3")
+    job = 'while [ ! -e "$0" ]; do sleep 0.05; done'
+    watched = call(capsys, "watch", "--", "sh", "-c", job, seen)
     assert watched.code == 0
     assert "GPU 0 5.0 MiB of 8.0 MiB; timeline" in watched.err
 

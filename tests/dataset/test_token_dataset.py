@@ -240,6 +240,7 @@ def test_an_interrupt_is_not_lost_while_memory_comes_back() -> None:
             raise KeyboardInterrupt
 
     before = signal.signal(signal.SIGALRM, interrupt)
+    gc.disable()  # an interrupt inside a finalizer of another test's objects is lost
     signal.setitimer(signal.ITIMER_REAL, 0.001, 0.001)
     try:
         for _ in range(200):
@@ -251,6 +252,7 @@ def test_an_interrupt_is_not_lost_while_memory_comes_back() -> None:
                 caught += 1
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
+        gc.enable()
         signal.signal(signal.SIGALRM, before)
     assert (raised, caught) == (200, 200)
 

@@ -54,8 +54,10 @@ def test_what_exceeds_the_box_is_killed_in_it_and_reported(walls: str) -> None:
 
 
 def test_what_fits_the_box_passes_with_its_peaks_shown() -> None:
-    code = ALLOCATE_200_MIB + "; import time; time.sleep(0.2)"
-    result = run_in_box(python(code), limit_bytes=300 * MIB, timeout=300)
+    code = ALLOCATE_200_MIB + "; import sys; sys.stdin.read()"
+    result = run_in_box(
+        python(code), limit_bytes=300 * MIB, timeout=300, until_peak_bytes=200 * MIB
+    )
     assert (result.returncode, result.oom_kills, result.stdout) == (0, 0, "survived\n")
     assert 200 * MIB <= result.peak_private_bytes < 230 * MIB
     if result.peak_charged_bytes is not None:
@@ -106,8 +108,10 @@ def test_without_a_writable_cgroup_the_box_samples_and_says_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(box_room, "memory_cgroups", list)  # a machine that has none
-    code = ALLOCATE_200_MIB + "; import time; time.sleep(0.2)"
-    result = run_in_box(python(code), limit_bytes=100 * MIB, timeout=300)
+    code = ALLOCATE_200_MIB + "; import sys; sys.stdin.read()"
+    result = run_in_box(
+        python(code), limit_bytes=100 * MIB, timeout=300, until_peak_bytes=200 * MIB
+    )
     assert (result.how, result.returncode, result.oom_kills) == ("sampled", 0, 0)
     assert result.peak_private_bytes > 200 * MIB
     assert result.peak_charged_bytes is None

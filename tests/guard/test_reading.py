@@ -13,6 +13,7 @@ import pytest
 
 from lowtide.guard.reading import Reader, read_process
 from lowtide.units import MIB
+from tests.memory.vfork import child_in_vfork
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="reads Linux's own files")
 
@@ -73,6 +74,18 @@ def test_what_forks_share_is_counted_once() -> None:
         for pid in Reader(pid=process.pid).members()[::-1]:
             os.kill(pid, 9)
         end(process)
+
+
+def test_a_child_between_vfork_and_exec_is_counted_with_its_parent(tmp_path: Path) -> None:
+    """A look afterwards is no lower for it."""
+    with child_in_vfork(tmp_path, mib=64) as (pid, execute):
+        reader = Reader(pid=pid)
+        readings = [reader.read(), reader.read(exactly=True)]
+        execute()
+        readings.append(reader.read())
+    for reading in readings:
+        assert reading is not None
+        assert 64 * MIB < reading.private_bytes < 90 * MIB
 
 
 def test_a_mapped_file_is_page_cache(tmp_path: Path) -> None:

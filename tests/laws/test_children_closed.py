@@ -30,7 +30,7 @@ from lowtide.source.blocks import Block
 from lowtide.source.stream import Cursor, read_blocks
 from lowtide.tokenizer.encode import Encoder
 from lowtide.tokenizer.reference_apart import ReferenceApart
-from tests.commands import LOWTIDE
+from tests.commands import LOWTIDE, killed_on_failure
 from tests.source.examples.rows import write_chats
 
 RENDERS = "{% for m in messages %}{{ m.role ~ m.content }}{% endfor %}"
@@ -144,7 +144,8 @@ def test_ctrl_c_while_a_template_is_compiled_leaves_no_process(
     (tmp_path / "t.jinja").write_text("{{ 7 ** (7 ** 9) }}")  # seconds, to fold the constant
     command = [*LOWTIDE, "tokenize", rows, "--examples", "chat", *flags]
     command += ["--template", tmp_path / "t.jinja", "--out", tmp_path / "out"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+    started = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    with killed_on_failure(started) as process:
         (child,) = until(lambda: children(psutil.Process(process.pid)))
         until(lambda: child.cpu_times().user > 0.5)  # it has started, and works
         process.send_signal(signal.SIGINT)
@@ -249,6 +250,7 @@ def suspended_children() -> Iterator[tuple[Callable[[], None], set[psutil.Proces
         has_begun.wait()
         while not is_over.is_set():
             suspend()
+            time.sleep(0.001)
 
     thread = threading.Thread(target=suspend_later_ones)
     thread.start()
@@ -324,12 +326,15 @@ def test_a_reference_that_is_closed_while_it_starts_leaves_no_process(tmp_path: 
     vocabulary = prepare(
         [str(write_text(tmp_path, 200))], reference_settings(tmp_path), memory="512MiB"
     ).vocabulary
+    errors: list[DataError] = []
     for milliseconds in range(20):
         reference = ReferenceApart(vocabulary, "text", allowance_bytes=64 << 20)
 
         def encode(reference: ReferenceApart = reference) -> None:
-            with suppress(DataError):
+            try:
                 reference.encode(b"some words")
+            except DataError as error:
+                errors.append(error)
 
         thread = threading.Thread(target=encode)
         thread.start()
@@ -337,6 +342,7 @@ def test_a_reference_that_is_closed_while_it_starts_leaves_no_process(tmp_path: 
         reference.close()
         thread.join()
         assert children() == []
+    assert {type(error) for error in errors} <= {SharedFaultError}
 
 
 @pytest.mark.slow  # several processes

@@ -8,6 +8,7 @@ import shutil
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -156,9 +157,10 @@ def kill_children(kills: int) -> None:
     until = time.monotonic() + 300
     while len(killed) < kills and time.monotonic() < until:
         for child in psutil.Process().children():
-            if "lowtide.pipeline.inbox.tokenize_child" in child.cmdline():
-                child.kill()
-                killed.add(child.pid)
+            with suppress(psutil.Error):  # it has ended, or nobody has waited for it yet
+                if "lowtide.pipeline.inbox.tokenize_child" in child.cmdline():
+                    child.kill()
+                    killed.add(child.pid)
         time.sleep(0.01)
 
 

@@ -22,11 +22,13 @@ from lowtide.memory.meter import (
     measure_processes,
     measure_tree,
     private_bytes,
+    with_own_memory,
 )
 from lowtide.memory.other_systems import estimate_process
 from lowtide.memory.proc_files import read_text
 from lowtide.units import MIB
 from tests.machine_speed import slowness
+from tests.memory.vfork import child_in_vfork
 
 linux_only = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 
@@ -160,9 +162,80 @@ def test_processes_that_end_during_a_reading_do_not_raise_it(
     assert 32 * MIB <= use.private_bytes - bare < 36 * MIB
 
 
+@linux_only
+def test_a_child_between_vfork_and_exec_has_no_memory_of_its_own(tmp_path: Path) -> None:
+    with child_in_vfork(tmp_path, mib=64) as (pid, execute):
+        (child,) = child_pids(pid)
+        assert with_own_memory([pid, child]) == [pid]
+        before = measure_tree(pid)
+        execute()
+        assert with_own_memory([pid, child]) == [pid, child]
+        after = measure_tree(pid)
+    assert (before.process_count, after.process_count) == (1, 2)
+    assert 64 * MIB <= before.private_bytes < 90 * MIB
+
+
+@linux_only
+def test_where_the_system_does_not_tell_a_child_may_execute_before_it_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meter, "_KCMP_NUMBERS", {})
+    with child_in_vfork(tmp_path, mib=64) as (pid, execute), monkeypatch.context() as patch:
+        patch.setattr(meter.time, "sleep", lambda _: execute())
+        use = measure_tree(pid)
+    assert use.process_count == 2
+    assert 64 * MIB <= use.private_bytes < 90 * MIB
+
+
+@linux_only
+def test_dead_processes_cost_no_second_walk(monkeypatch: pytest.MonkeyPatch) -> None:
+    walks = 0
+
+    def count(path: Path) -> str | None:
+        nonlocal walks
+        walks += path == Path(f"/proc/{pid}/smaps_rollup")
+        return read_text(path)
+
+    with child("pass") as pid, subprocess.Popen(["true"]) as gone:
+        while has_memory(gone.pid):
+            time.sleep(0.01)
+        monkeypatch.setattr(meter, "read_text", count)
+        assert measure_processes([pid, gone.pid]).process_count == 1
+    assert walks == 1
+
+
+@linux_only
+def test_processes_that_keep_ending_do_not_hold_up_a_reading(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """After a second, the figure of the last walk stays."""
+    seconds = 0.0
+
+    def end_one(path: Path) -> str | None:
+        nonlocal seconds
+        text = read_text(path)
+        if path == Path(f"/proc/{pid}/smaps_rollup"):
+            seconds += 0.4
+            ending = children.pop()
+            os.kill(ending, signal.SIGKILL)
+            while has_memory(ending):
+                time.sleep(0.01)
+        return text
+
+    with child(SHARED_BY_NINE) as pid:
+        while len(children := child_pids(pid)) < 8:
+            time.sleep(0.02)
+        monkeypatch.setattr(meter, "read_text", end_one)
+        monkeypatch.setattr(meter.time, "monotonic", lambda: seconds)
+        assert measure_processes([pid, *children]).process_count > 1
+        monkeypatch.undo()
+    assert len(children) == 4
+
+
 def has_memory(pid: int) -> bool:
-    """False for a zombie."""
-    return "RssAnon" in (read_text(Path(f"/proc/{pid}/status")) or "")
+    """False for a zombie: only then the kernel has taken all pages back."""
+    status = read_text(Path(f"/proc/{pid}/status"))
+    return status is not None and "\nState:\tZ" not in status
 
 
 @linux_only
@@ -255,10 +328,13 @@ print(meter.peak.private_bytes, meter.last.private_bytes, meter.sample_count)
 
 @linux_only
 def test_the_peak_of_a_child_outlives_the_child() -> None:
-    code = "kept = bytearray(b'x') * (64 << 20)\nimport time; time.sleep(1.5)"
-    process = subprocess.Popen([sys.executable, "-c", code])
-    with PeakMeter(process.pid, interval_seconds=0.02) as meter:
-        process.wait()
+    code = ALLOCATE + "input()"
+    process = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
+    with process, PeakMeter(process.pid, interval_seconds=0.02) as meter:
+        while meter.peak.private_bytes <= 64 * MIB:
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.communicate(b"\n")
     assert meter.peak.private_bytes > 64 * MIB
     assert meter.last.process_count == 1
 

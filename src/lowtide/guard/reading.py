@@ -16,7 +16,7 @@ from pathlib import Path
 from lowtide.guard.box import Box
 from lowtide.guard.gpus import GpuReading
 from lowtide.memory.cgroups import MemoryCgroup, cgroup_limits, memory_cgroups
-from lowtide.memory.meter import measure_processes, tree_of
+from lowtide.memory.meter import measure_processes, tree_of, with_own_memory
 from lowtide.memory.other_systems import available_ram_bytes
 from lowtide.memory.pressure import stalled_percent
 from lowtide.memory.proc_files import available_bytes, kib_fields, read_text
@@ -90,7 +90,8 @@ class Reader:
     def read(self, *, exactly: bool = False) -> Reading | None:
         """None when nothing of the tree is left. `exactly`, before something is done about it."""
         now = time.monotonic()
-        uses = [use for pid in self.members() if (use := read_process(pid, self.root))]
+        members = with_own_memory(self.members(), self.root)
+        uses = [use for pid in members if (use := read_process(pid, self.root))]
         if not uses:
             return None
         private = self._private(now, uses, exactly=exactly)

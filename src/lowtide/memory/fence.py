@@ -6,7 +6,6 @@ break every memory map.
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,9 +18,6 @@ try:
 except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
-_NO_TRACEBACK = {"RUST_BACKTRACE": "0", "RUST_LIB_BACKTRACE": "0"}
-"""A Rust library that is refused memory ends the process. If it is to print a traceback, it asks for more
-memory, is refused again, and deadlocks on its own lock. It reads these variables once, at its first panic."""
 _IGNORED_FLAG = Path("/sys/module/kernel/parameters/ignore_rlimit_data")
 
 
@@ -38,19 +34,12 @@ def fence(extra_bytes: int) -> Iterator[bool]:
         yield False
         return
     before, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    environment = {name: os.environ.get(name) for name in _NO_TRACEBACK}
     limit_bytes = _tightest(data_bytes + extra_bytes, before)
     try:
-        os.environ |= _NO_TRACEBACK
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
         yield True
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (before, hard))
-        for name, value in environment.items():
-            if value is None:
-                os.environ.pop(name, None)
-            else:
-                os.environ[name] = value
 
 
 def _data_bytes() -> int | None:

@@ -37,6 +37,10 @@ _ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",  # a pool of threads would reserve memory
     "MALLOC_ARENA_MAX": "1",
     "OPENBLAS_NUM_THREADS": "1",
+    # A library in Rust that is refused memory ends the process. A backtrace would need more memory, be refused
+    # again, and deadlock on the library's own lock.
+    "RUST_BACKTRACE": "0",
+    "RUST_LIB_BACKTRACE": "0",
 }
 _PIECE_BYTES = 32 * KIB
 _PIECES = 8
@@ -115,10 +119,7 @@ class ReferenceApart:
     def _start(self, text_bytes: int) -> Child:
         with self._starting:
             if self._is_closed:
-                raise SharedFaultError(
-                    "the reference encoder was closed while it was in use",
-                    remedy="run the same command again",
-                )
+                raise _closed_in_use()
             child = self._child = Child(__name__, _ENVIRONMENT)
         self._ask(child, msgspec.msgpack.encode(self._setup), text_bytes)
         return child
@@ -134,6 +135,8 @@ class ReferenceApart:
         return answer
 
     def _explain_end(self, code: int, said: str, text_bytes: int) -> DataError:
+        if self._is_closed:  # we have killed it ourselves
+            return _closed_in_use()
         if ran_out_of_memory(code):
             return ReferenceMemoryError(
                 f"a document of {format_bytes(text_bytes)} needs more memory in the reference encoder than the "
@@ -157,6 +160,13 @@ class ReferenceApart:
             child, self._child = self._child, None
         if child is not None:
             child.end()
+
+
+def _closed_in_use() -> SharedFaultError:
+    return SharedFaultError(
+        "the reference encoder was closed while it was in use",
+        remedy="run the same command again",
+    )
 
 
 def bytes_per_text_byte(text: bytes, reference: ReferenceApart) -> int:
