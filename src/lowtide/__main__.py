@@ -42,7 +42,7 @@ def main() -> None:
     except Terminated:  # while the end of the command was being printed
         sys.exit(75)
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        signal.signal(signal.SIGTERM, _leave)  # it may still come while the interpreter ends
         if leaves:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 

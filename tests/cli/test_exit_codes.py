@@ -189,6 +189,7 @@ main()
         (signal.SIGINT, "import", -signal.SIGINT),  # which shells show as 130
         (signal.SIGINT, "exit", -signal.SIGINT),
         (signal.SIGTERM, "import", 75),
+        (signal.SIGTERM, "exit", 75),
     ],
 )
 def test_a_signal_at_the_very_start_or_end_leaves_no_traceback(

@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -203,3 +205,36 @@ def test_a_log_that_cannot_be_read_is_named(tmp_path: Path) -> None:
 def test_this_machines_logs_are_read_or_named() -> None:
     log = read_kernel_log(since=NOW)
     assert log.sources or log.unread
+
+
+def save(path: Path, text: str, *, written: float) -> KernelLog:
+    path.write_text(text)
+    os.utime(path, (written, written))
+    return read_kernel_log(since=None, saved=path)
+
+
+def test_a_log_that_was_saved_before_this_boot_has_no_dates(tmp_path: Path) -> None:
+    line = "[  100.5] Out of memory: Killed process 4711 (python) total-vm:1kB, anon-rss:4kB\n"
+    now = time.time()
+    boot_at = now - time.monotonic()
+    (old,) = save(tmp_path / "old.txt", line, written=boot_at - 4 * 86400).records
+    (new,) = save(tmp_path / "new.txt", line, written=now).records
+    assert (old.at, old.until) == (None, pytest.approx(boot_at - 4 * 86400))
+    assert new.at is not None
+
+
+def test_a_saved_log_says_nothing_of_what_came_later(tmp_path: Path) -> None:
+    now = time.time()
+    log = save(tmp_path / "log.txt", f"{now - 900:.6f} host kernel: boot\n", written=now - 600)
+    assert log.reaches(now - 700)
+    assert not log.reaches(now - 500)
+
+
+@pytest.mark.parametrize(
+    "stamp",
+    ["[-5.0]", "[1e309]", "[Mon Feb 30 10:00:00 2026]", "Feb 30 10:00:00 host kernel:", "9" * 400 + ".5"],
+)  # fmt: skip
+def test_a_stamp_that_cannot_be_read_is_no_time(stamp: str) -> None:
+    kill = f"{stamp} Out of memory: Killed process 7 (x) total-vm:1kB, anon-rss:4kB"
+    (record,) = parse(f"[    0.000000] Linux version 6.8.0\n{kill}").records
+    assert record.at is None

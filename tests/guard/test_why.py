@@ -433,3 +433,16 @@ def test_a_real_end_by_watch_with_force_is_told_from_the_kernels(tmp_path: Path)
             process.kill()
             end(journal, process, **fields)
         assert explain(question(folder, target=path)).cause == cause
+
+
+def test_a_kernel_log_that_was_saved_before_the_process_began_blames_nobody(tmp_path: Path) -> None:
+    asked = killed_by(signal.SIGKILL)(tmp_path)
+    assert asked.target is not None
+    pid = int(asked.target.read_text().partition('"job_pid": ')[2].partition(",")[0])
+    log = tmp_path / "old.txt"
+    stamp = f"[{time.monotonic():.6f}]"
+    log.write_text(f"{stamp} Out of memory: Killed process {pid} (python3) total-vm:9kB\n")
+    long_ago = time.time() - time.monotonic() - 4 * 86400
+    os.utime(log, (long_ago, long_ago))
+    verdict = explain(question(tmp_path, target=asked.target, kernel_log=log))
+    assert "memory" not in verdict.cause

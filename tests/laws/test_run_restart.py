@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.errors import LowtideError
+from lowtide.errors import LowtideError, UsageError
 from lowtide.events import Event, Saved, Stepped
 from lowtide.journal import LOG_NAME
 from lowtide.pipeline import take_run
@@ -163,13 +163,34 @@ def test_a_run_may_be_called_checkpoints(tmp_path: Path) -> None:
     assert [step_of(one) for one in find_checkpoints(run)][-1] == 24
 
 
-def test_checkpoints_may_be_a_link_to_another_disk(desk: Desk) -> None:
-    place = desk.run.with_name("large-disk")
-    (desk.run / "checkpoints").rename(place)
-    (desk.run / "checkpoints").symlink_to(place)
+@pytest.mark.parametrize(
+    "name",
+    ["checkpoints", "checkpoints/step-00000012", "tokenizer", ".replaced", "checkpoints/.replaced"],
+)
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_link_inside_a_run_is_not_written_through(desk: Desk, name: str, restart: bool) -> None:
+    elsewhere, place = desk.run.with_name("elsewhere"), desk.run / name
+    elsewhere.mkdir()
+    if place.exists():
+        elsewhere.rmdir()
+        place.rename(elsewhere)
+    (elsewhere / "step-00000007").mkdir()
+    (elsewhere / "step-00000007" / "thesis").write_text("years of work")
+    before = {path: path.is_file() and path.read_bytes() for path in elsewhere.rglob("*")}
+    place.symlink_to(elsewhere)
+    with pytest.raises(UsageError) as refused:
+        run_heard(desk.run, make_settings(desk.data, seed=4 if restart else 0), restart=restart)
+    assert f"{name}, which is a link" in refused.value.problem
+    after = {path: path.is_file() and path.read_bytes() for path in elsewhere.rglob("*")}
+    assert after == before
+
+
+def test_a_run_folder_may_be_a_link_to_another_disk(desk: Desk) -> None:
+    place = desk.run.rename(desk.run.with_name("large-disk"))
+    desk.run.symlink_to(place)
     run_heard(desk.run, make_settings(desk.data, seed=4), restart=True)
-    assert (desk.run / "checkpoints").is_symlink()
-    assert find_checkpoints(desk.run)
+    assert desk.run.is_symlink()
+    assert find_checkpoints(place)
 
 
 def test_the_space_of_the_old_run_counts(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:

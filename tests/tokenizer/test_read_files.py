@@ -309,3 +309,51 @@ def test_nothing_by_that_name_lists_what_there_is(tmp_path: Path) -> None:
         with pytest.raises(UsageError) as error:
             read_byte_pairs(source)
         assert "tokenizer.json" in error.value.remedy
+
+
+BYTE_LEVEL: Json = {"type": "ByteLevel"}
+NORMALIZED_AND_LOSING: list[Json] = [
+    {"type": "Replace", "pattern": {"String": "BL"}, "content": "ByteLevel"},
+    {
+        "type": "Sequence",
+        "normalizers": [
+            BYTE_LEVEL,
+            {"type": "Replace", "pattern": {"String": "Ġ"}, "content": "▁"},
+        ],
+    },
+    {"type": "Sequence", "normalizers": [BYTE_LEVEL, {"type": "Prepend", "prepend": "▁"}]},
+]
+
+
+@pytest.mark.parametrize("normalizer", NORMALIZED_AND_LOSING)
+def test_a_normalizer_whose_letters_may_have_no_token_is_refused(
+    normalizer: Json, tmp_path: Path
+) -> None:
+    def normalize(file: Json) -> None:
+        file["pre_tokenizer"] = None
+        file["normalizer"] = normalizer
+
+    with pytest.raises(UsageError, match="text would be lost"):
+        load_vocabulary(changed_json(tmp_path, normalize))
+
+
+def test_metaspace_behind_bytes_is_refused_and_bytes_behind_metaspace_are_not(
+    tmp_path: Path,
+) -> None:
+    metaspace: Json = {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "always"}
+
+    def split_by(*steps: Json) -> Callable[[Json], None]:
+        return put("file", "pre_tokenizer", {"type": "Sequence", "pretokenizers": [*steps]})
+
+    spelled: Json = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
+    with pytest.raises(UsageError, match="text would be lost"):
+        load_vocabulary(changed_json(tmp_path, split_by(spelled, metaspace)))
+    load_vocabulary(changed_json(tmp_path, split_by(metaspace, spelled)))
+
+
+def test_a_normalizer_that_ends_in_bytes_loses_nothing(tmp_path: Path) -> None:
+    def normalize(file: Json) -> None:
+        file["pre_tokenizer"] = None
+        file["normalizer"] = {"type": "Sequence", "normalizers": [{"type": "NFC"}, BYTE_LEVEL]}
+
+    assert load_vocabulary(changed_json(tmp_path, normalize))

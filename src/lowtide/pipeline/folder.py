@@ -17,10 +17,13 @@ from lowtide.shards.export import EXPORT_PROGRESS_NAME
 from lowtide.shards.layout import MANIFEST_NAME, WORK_FOLDER
 from lowtide.storage.publish import remove_leftovers, storage_errors, sync_folder
 from lowtide.tokenizer.write_files import TRAINED_MANIFEST_NAME
-from lowtide.training.run_folder import RUN_NAME
+from lowtide.training.run_folder import CHECKPOINTS, RUN_NAME
+from lowtide.training.run_folder import TOKENIZER as RUN_TOKENIZER
 
 STOP_NAME = ".stop"
 LOCK_NAME = "lock"
+ASIDE = ".replaced"
+"""Where a run that is being replaced lies until the new one stands."""
 _HELD = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
 """What the system says of a file that somebody else has locked."""
 
@@ -33,6 +36,8 @@ class FolderKind:
     work_name: str
     """The file in the work folder that says the folder is being made by this command."""
     in_words: str
+    written: tuple[str, ...] = ()
+    """Folders inside it that are written to and cleared."""
 
 
 SHARDS = FolderKind(
@@ -43,7 +48,12 @@ TOKENIZER = FolderKind(
     work_name="training.json",
     in_words="an unfinished `train-tokenizer`",
 )
-RUN = FolderKind(manifest_name=RUN_NAME, work_name="run", in_words="a training run")
+RUN = FolderKind(
+    manifest_name=RUN_NAME,
+    work_name="run",
+    in_words="a training run",
+    written=(RUN_TOKENIZER, CHECKPOINTS, ASIDE, f"{CHECKPOINTS}/{ASIDE}"),
+)
 _EXPORT = FolderKind(
     manifest_name=MANIFEST_NAME, work_name=EXPORT_PROGRESS_NAME, in_words="an unfinished export"
 )
@@ -71,13 +81,22 @@ def _find_other(folder: Path, kind: FolderKind) -> str | None:
     if names and kind.manifest_name not in names and WORK_FOLDER not in names:
         return min(names)
     entries = list(work.iterdir()) if work.is_dir() else []
-    for path in (folder / LOG_NAME, work, *entries):
+    written = [folder / name for name in kind.written]
+    for path in (folder / LOG_NAME, work, *entries, *written, *_steps(folder, kind)):
         if path.is_symlink():  # not ours: writing would change the file that the link leads to
             return f"{path.relative_to(folder)}, which is a link"
     for begun in (SHARDS, TOKENIZER, RUN, _EXPORT):
         if begun.work_name != kind.work_name and (work / begun.work_name).exists():
             return begun.in_words
     return None
+
+
+def _steps(folder: Path, kind: FolderKind) -> list[Path]:
+    """A run's checkpoints, whole and partial."""
+    place = folder / CHECKPOINTS
+    if CHECKPOINTS not in kind.written or not place.is_dir():
+        return []
+    return [path for path in place.iterdir() if path.name.startswith(("step-", ".step-"))]
 
 
 def make_folder(folder: Path, kind: FolderKind = SHARDS) -> None:

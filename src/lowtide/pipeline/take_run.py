@@ -39,7 +39,6 @@ from lowtide.units import format_bytes
 
 _CHECKPOINTS_AT_ONCE = 4
 """The last two, the best, and the one being written."""
-_ASIDE = ".replaced"
 _LEFTOVER = re.compile(rf"\.({re.escape(RUN_NAME)}|{re.escape(LOG_NAME)}|{TOKENIZER})\.\d+\.tmp\Z")
 
 
@@ -86,7 +85,7 @@ def take_run(
 
 
 class _OldRun:
-    """What a run leaves in its folder, laid aside: renamed where it is, so that links to other disks stay.
+    """What a run leaves in its folder, laid aside: renamed where it is.
 
     A mark stands from when all of it lies aside until it begins to come back: without the mark, whatever is in
     its place is the old run's, however far a kill let us come.
@@ -94,7 +93,7 @@ class _OldRun:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._asides = (folder / _ASIDE, folder / CHECKPOINTS / _ASIDE)
+        self._asides = (folder / out_folder.ASIDE, folder / CHECKPOINTS / out_folder.ASIDE)
         self._mark = folder / WORK_FOLDER / "replacing"
         self.bytes = 0
 
@@ -106,7 +105,7 @@ class _OldRun:
         with storage_errors(self._folder):
             for path in _left_by_a_run(self._folder):
                 self.bytes += _size(path)
-                aside = path.parent / _ASIDE
+                aside = path.parent / out_folder.ASIDE
                 aside.mkdir(exist_ok=True)
                 path.replace(aside / path.name)
                 sync_folder(aside)

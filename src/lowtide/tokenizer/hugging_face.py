@@ -20,6 +20,10 @@ _SPARSE_SIZE = 1 << 20
 """The fast encoder's tables have a place for every id: from here on most of them must be taken."""
 _CUTTING = frozenset({"Split", "ByteLevel", "Digits", "Punctuation"})
 """Pre-tokenizers that part a text and change none of it."""
+_ADD_NOTHING = _CUTTING | {
+    *("Whitespace", "WhitespaceSplit", "BertPreTokenizer", "CharDelimiterSplit", "UnicodeScripts")
+}
+"""Pre-tokenizers that part a text, or leave some of it out, and bring in no other character."""
 _END_OF_TEXT_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
 
 
@@ -210,10 +214,24 @@ def _spells_every_text(file: JsonFile) -> bool:
 
 
 def _spells_bytes(file: JsonFile) -> bool:
-    """Whether ByteLevel stands anywhere before the model."""
-    normalizer = bytes(file.normalizer)
-    steps = _steps_of(file.pre_tokenizer)
-    return any(step.type == "ByteLevel" for step in steps) or b'"ByteLevel"' in normalizer
+    """Whether what reaches the model are ByteLevel's letters and no other."""
+    normalizers = _normalizers_of(msgspec.json.decode(file.normalizer))
+    steps = [step.type for step in _steps_of(file.pre_tokenizer)]
+    after = list(reversed([*normalizers, *steps]))
+    if "ByteLevel" not in after:
+        return False
+    after = after[: after.index("ByteLevel")]
+    return _ADD_NOTHING.issuperset(after)
+
+
+def _normalizers_of(normalizer: object) -> list[str]:
+    """The types of the steps, in their order."""
+    match normalizer:
+        case {"type": "Sequence", "normalizers": list(parts)}:
+            return [name for part in parts for name in _normalizers_of(part)]
+        case {"type": str(name)}:
+            return [name]
+    return [] if normalizer is None else ["unknown"]
 
 
 def _steps_of(pre: _PreTokenizer | None) -> list[_PreTokenizer]:

@@ -26,7 +26,9 @@ _CLOCKS_APART_SECONDS = 3600.0
 _SECONDS_APART = 5.0
 """The same event in two logs, whose clocks differ a little."""
 _SINCE_BOOT = re.compile(r"\[\s*(\d+\.\d+)\]")
-_UNIX = re.compile(r"^(\d{9,}\.\d+)\s")
+_STAMPED = re.compile(r"\[|[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d-|\d{9,}\.")
+"""How a line begins that bears a time of its own, even one that cannot be read."""
+_UNIX = re.compile(r"^(\d{9,11}\.\d+)\s")
 _ISO = re.compile(r"^(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)\b")
 _SYSLOG = re.compile(r"^([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)\s")
 _CALENDAR = re.compile(r"^\[([A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d \d{4})\]")
@@ -60,6 +62,8 @@ class KernelRecord:
     source: str
     at: float | None = None
     """Unix seconds; `None` where the line bears no time."""
+    until: float | None = None
+    """When the log was last written to: it cannot have happened later."""
     pid: int | None = None
     name: str = ""
     """As the kernel knows it: fifteen bytes at most."""
@@ -88,10 +92,14 @@ class KernelLog:
     unread: tuple[UnreadLog, ...] = ()
     first_at: float | None = None
     """The oldest time any readable log reaches back to; older lines are lost."""
+    until: float | None = None
+    """When a saved log was last written to: what happened later is not in it."""
 
     def reaches(self, at: float | None) -> bool:
         """Whether a death at that time would still be in here."""
-        return at is not None and self.first_at is not None and self.first_at <= at
+        if at is None or self.first_at is None:
+            return False
+        return self.first_at <= at and (self.until is None or at <= self.until + _SECONDS_APART)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,6 +109,12 @@ class Clock:
     now: float
     boot_at: float | None
     """When seconds since boot began to count, as far as the last sleep of the machine; None of another boot."""
+
+    def at_writing(self, written: float) -> Clock:
+        """For a file that was last written to then: in an earlier boot, unless this one had begun."""
+        now = min(written, self.now)
+        is_this_boot = self.boot_at is not None and self.boot_at <= now
+        return Clock(now=now, boot_at=self.boot_at if is_this_boot else None)
 
 
 def this_clock() -> Clock:
@@ -119,7 +133,8 @@ def parse_kernel_log(lines: Iterable[str], *, source: str, clock: Clock) -> Kern
         )  # this boot has not lasted as long: it is the log of another
     for full in lines:
         line = full[:_LONGEST_LINE].rstrip("\n")
-        at = _stamp(line, clock) or at
+        stamp = _stamp(line, clock)
+        at = stamp if stamp is not None or _STAMPED.match(line) else at
         if first_at is None:
             first_at = at
         notice, found = _read_line(line, notice)

@@ -61,6 +61,9 @@ def _match(record: KernelRecord, evidence: Evidence, *, killed: bool) -> KernelM
 def _by_number(record: KernelRecord, evidence: Evidence) -> KernelMatch | None:
     if record.pid not in evidence.pids:
         return None
+    known = evidence.started_at if evidence.started_at is not None else evidence.ended_at
+    if record.until is not None and known is not None and record.until < known - _BEFORE_SECONDS:
+        return None  # the log was saved before this process had begun
     if record.at is None or evidence.ended_at is None:
         return KernelMatch(record=record, proven=False)
     began = evidence.started_at if evidence.started_at is not None else evidence.ended_at - 86400

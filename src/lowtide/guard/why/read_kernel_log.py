@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 from lowtide.guard.why.kernel_log import (
@@ -31,7 +32,7 @@ def read_kernel_log(*, since: float | None, saved: Path | None = None) -> Kernel
     """Everything readable, or the one file that was saved elsewhere. Seconds at most; nothing is changed."""
     clock = this_clock()
     if saved is not None:
-        return _read_file(saved, clock)
+        return _read_saved(saved, clock)
     if sys.platform != "linux":
         reason = "there is none on this system"
         return KernelLog(unread=(UnreadLog(source="kernel log", reason=reason),))
@@ -72,10 +73,22 @@ def _ask(command: list[str], source: str, clock: Clock) -> KernelLog:
     return parse_kernel_log(said.splitlines(), source=source, clock=clock)
 
 
+def _read_saved(path: Path, clock: Clock) -> KernelLog:
+    """A log that was saved once, unlike one that the system goes on writing, ends at its last change."""
+    log = _read_file(path, clock)
+    try:
+        written = path.stat().st_mtime
+    except OSError:
+        return log
+    records = tuple(replace(record, until=written) for record in log.records)
+    return replace(log, records=records, until=written)
+
+
 def _read_file(path: Path, clock: Clock) -> KernelLog:
     """The last part of a file: a log of years may be larger than memory."""
     try:
         with path.open("rb") as file:
+            clock = clock.at_writing(os.fstat(file.fileno()).st_mtime)
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - _LAST_BYTES))
             text = file.read(_LAST_BYTES).decode(errors="replace")
