@@ -35,8 +35,9 @@ from lowtide.units import format_bytes, format_count
 REASONABLE_HOURS = 7 * 24
 """Without `--hours`, a model that takes longer than a week is not recommended."""
 
-CPU_HOURS = 0.75
-"""On a CPU a run that nobody gave a size or a length to ends within the hour, with some to spare."""
+CPU_HOURS = 0.5
+"""On a CPU a run that nobody gave a size or a length to ends within the hour, also where the machine is half as
+fast as it was when it was timed."""
 
 _EVALUATED_SHARE = 0.3
 """Of the windows between two evaluations: without the way back, these take a tenth of the time."""
