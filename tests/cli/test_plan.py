@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.model.shape import SHAPES
 from lowtide.plan.plan_file import read_plan
 from tests.commands import call, lowtide
 from tests.machine_speed import slowness
+from tests.training.small_examples import make_examples, write
 
 Capsys = pytest.CaptureFixture[str]
 CPU_SECONDS = 0.5
@@ -150,3 +152,15 @@ def test_on_a_machine_without_a_gpu_the_cpu_is_planned_for(dataset: Path, tmp_pa
     assert told.code == 0, told.err
     assert "the CPU" in told.out
     assert "no GPU found here" in told.out
+
+
+def test_an_epoch_of_examples_has_their_windows(capsys: Capsys, tmp_path: Path) -> None:
+    """Padded windows are more than their tokens would fill."""
+    data = write(tmp_path / "examples", make_examples([11] * 60), make_examples([11] * 9))
+    found = call(capsys, "plan", data, "--context", "16", "--model", "gpt2-pico", "--json").json
+    windows = TokenDataset(data, context=16, windows="document").window_count
+    settings, models = found["settings"], found["models"]
+    steps = -(-windows * 16 // settings["batch_tokens"])  # type: ignore[index]
+    assert windows * 16 > 1.3 * TokenDataset(data, context=16).tokens
+    assert models[0]["epoch_steps"] == steps  # type: ignore[index]
+    assert settings["steps"] == pytest.approx(4 * steps, abs=4)  # type: ignore[index]

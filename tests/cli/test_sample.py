@@ -8,6 +8,7 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -254,6 +255,32 @@ def test_a_folder_that_cannot_speak_says_why(
     assert "no checkpoint yet" in refused(run)
     add_checkpoint(run, lively(TINY), 1)
     assert "has no tokenizer" in refused(run)
+
+
+def test_a_run_without_a_tokenizer_gets_one_as_the_hint_says(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A peer's files name none; the weights are those that were trained."""
+    vocabulary = Tokenizer.from_byte_pairs(learnt("gpt2"))
+    vocabulary.save(tmp_path / "vocabulary")
+    ids = vocabulary.encode("The tide comes in and the tide goes out. " * 400)
+    (tmp_path / "tokens").mkdir()
+    np.array(ids, dtype="<u2").tofile(tmp_path / "tokens" / "train.bin")
+    words = ("train", tmp_path / "tokens", "--out", tmp_path / "run", "--steps", "1")
+    words += ("--model", "gpt2-pico", "--context", "16", "--batch-tokens", "32", "--device", "cpu")
+    trained = call(capsys, *words)
+    assert trained.code == 0, trained.err
+    assert "--tokenizer" in trained.err
+    assert "lowtide sample" not in trained.out
+    asked = ("sample", tmp_path / "run", "--prompt", "The tide", "--count", "3", "--device", "cpu")
+    refused = call(capsys, *asked)
+    assert refused.code == 2
+    assert "`lowtide train`" in refused.hint
+    assert "--tokenizer" in refused.hint
+    again = call(capsys, *words, "--tokenizer", tmp_path / "vocabulary")
+    assert again.code == 0, again.err
+    assert "lowtide sample" in again.out
+    assert call(capsys, *asked).code == 0
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_offered(

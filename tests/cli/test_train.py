@@ -48,7 +48,7 @@ def test_a_run_says_what_it_came_to_and_what_comes_next(trained: tuple[Path, Out
     rows = dict(line.split(maxsplit=1) for line in done.out.splitlines() if "  " in line)
     assert rows["run"] == str(run)
     assert rows["steps"] == "10, 1280 tokens"
-    assert rows["next"].startswith(f"lowtide sample {run}")
+    assert "next" not in rows  # the tokenizer of these tokens is nowhere to be had
     assert "val loss" in done.out
     assert "step 10 of 10" in done.err
     assert len(losses_told(run)) == 10

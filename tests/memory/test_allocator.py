@@ -12,9 +12,10 @@ import ctypes, sys
 from lowtide.memory import allocator
 getattr(allocator, sys.argv[1])()
 from lowtide.memory.meter import private_bytes
-pieces = [ctypes.create_string_buffer(50_000_000) for _ in range(2)]
+size = int(sys.argv[2]) * 1_000_000
+pieces = [ctypes.create_string_buffer(size) for _ in range(2)]
 for piece in pieces:
-    ctypes.memset(piece, 1, 50_000_000)
+    ctypes.memset(piece, 1, size)
 full = private_bytes()
 del piece, pieces
 print((full - private_bytes()) // 1_000_000)
@@ -23,10 +24,20 @@ print((full - private_bytes()) // 1_000_000)
 
 @pytest.mark.skipif(sys.platform != "linux", reason="glibc's allocator is Linux's")
 @pytest.mark.parametrize(
-    ("told", "least", "most"), [("return_large_pieces", 95, 105), ("keep_large_pieces", 0, 5)]
+    ("told", "megabytes", "least", "most"),
+    [
+        ("return_large_pieces", 50, 95, 105),
+        ("keep_large_pieces", 50, 0, 5),
+        ("keep_large_pieces", 100, 195, 205),  # logits
+    ],
 )
-def test_large_pieces_are_returned_or_kept(told: str, least: int, most: int) -> None:
+def test_large_pieces_are_returned_or_kept(
+    told: str, megabytes: int, least: int, most: int
+) -> None:
     done = subprocess.run(
-        [sys.executable, "-c", _SCRIPT, told], capture_output=True, text=True, check=True
+        [sys.executable, "-c", _SCRIPT, told, str(megabytes)],
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert least <= int(done.stdout) <= most

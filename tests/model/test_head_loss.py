@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from lowtide.model import head_loss as room
+from lowtide.model import turn_logits
 from lowtide.model.chunks import chunk_rows
 from lowtide.model.head_loss import count_targets, head_loss, head_loss_reference
 from lowtide.model.shape import ModelShape
@@ -169,3 +170,21 @@ def test_turned_logits_of_huge_size_stay_finite() -> None:
     losses = turn_logits_reference(logits, torch.tensor([1]), torch.tensor(1.0), 3)
     assert losses.tolist() == [2e4]
     assert logits.tolist() == [[1.0, -1.0, 0.0, 0.0]]
+
+
+@pytest.mark.parametrize("padding", [0, 7])
+def test_turning_a_few_rows_at_a_time_changes_no_bit(
+    monkeypatch: pytest.MonkeyPatch, padding: int
+) -> None:
+    generator = torch.Generator().manual_seed(5)
+    logits = torch.randn(100, 300 + padding, generator=generator) * 5
+    targets = torch.randint(0, 300, (100,), generator=generator)
+    targets[::9] = IGNORED
+    found = []
+    for rows in (100, 99, 13, 1):
+        monkeypatch.setattr(turn_logits, "slice_rows", lambda _, rows=rows: rows)
+        turned = logits.clone()
+        losses = turn_logits_reference(turned, targets, torch.tensor(0.37), 300)
+        found.append((losses, turned, row_losses(logits, targets, 300)))
+    for other in found[1:]:
+        assert all(map(torch.equal, other, found[0]))

@@ -39,6 +39,7 @@ from torch.utils._pytree import tree_leaves  # noqa: E402
 
 from lowtide.model import head_loss  # noqa: E402
 from lowtide.model.gpt import GPT  # noqa: E402
+from lowtide.model.turn_logits import turn_logits_reference  # noqa: E402
 
 ODD = ModelShape(layers=5, heads=3, width=192, context=256, vocabulary_size=3000)
 SHAPES_TRIED = {"odd": ODD, "a third of gpt2": replace(SHAPES["gpt2"], layers=4)}
@@ -200,6 +201,13 @@ def test_on_the_cpu_nothing_needs_to_be_pretended(
     )
     measured = measure_step(shape, 8, kind, fake=False)
     assert tensors_of(shape, 8, kind) == pytest.approx(measured, rel=0.05)
+
+
+def test_on_the_cpu_logits_are_turned_without_copies_of_them() -> None:
+    logits, targets = torch.zeros(1024, 5120), torch.zeros(1024, dtype=torch.int64)
+    with Held() as held:
+        turn_logits_reference(logits, targets, torch.ones(()), 5000)
+    assert held.peak < 1.5 * logits.nbytes  # themselves, which are seen through views, and slices
 
 
 MEASURED_GIB = {

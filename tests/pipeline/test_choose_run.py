@@ -110,6 +110,30 @@ def test_a_budget_too_small_for_the_model_is_refused_at_once(
     assert not (tmp_path / "run").exists()
 
 
+def test_on_a_cpu_a_smaller_micro_batch_is_advised_and_fits(
+    capsys: pytest.CaptureFixture[str], large: Path, tmp_path: Path
+) -> None:
+    words = ("--model", "gpt2-pico", "--context", "64", "--steps", "2", "--device", "cpu")
+    words += ("--memory", "600MiB", "--batch-tokens", "4096")
+    refused = call(capsys, "train", large, "--out", tmp_path / "run", *words, "--micro-batch", "64")
+    assert refused.code == 3, refused.err
+    smaller = re.findall(r"--micro-batch (\d+)", refused.hint)[0]
+    enough, recipe = re.findall(r"--memory (\w+)` or more with `--recipe (\w+)", refused.hint)[0]
+    for micro_batch, memory, taken in ((int(smaller), "600MiB", None), (64, enough, recipe)):
+        asked = Asked(
+            model="gpt2-pico",
+            context=64,
+            steps=2,
+            batch_tokens=4096,
+            device="cpu",
+            micro_batch=micro_batch,
+            memory=memory,
+            recipe=taken,
+        )
+        chosen = choose_run(large, tmp_path / "run", asked, restart=False, slurm={})
+        assert chosen.settings.micro_batch == micro_batch
+
+
 GPT2_TOKENS = 20_000_000
 
 
@@ -148,7 +172,7 @@ def test_on_a_cpu_a_run_that_nobody_sized_ends_within_the_hour(
     rate = flops / chosen.settings.shape.flops_per_token
     assert chosen.speed.tokens_per_second == pytest.approx(rate)
     assert chosen.hours is not None
-    assert 0.2 < chosen.hours < 1.0
+    assert 0.2 < chosen.hours < 0.65  # evaluations, too; the hour is for a machine half as fast
     timed_first = asked[:]
     again = choose_run(
         large, tmp_path / "run", Asked(device="cpu"), restart=False, slurm={}, speeds=speeds

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -151,6 +152,23 @@ def test_a_sample_that_fails_is_told_and_costs_nothing(data: Path, tmp_path: Pat
     assert result.state.step == 7
     told = [one for one in heard.notes if one.endswith("written: CUDA out of memory")]
     assert len(told) == 3
+
+
+def test_a_budget_that_is_used_up_is_not_met_again_by_the_advice(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same command would stop at the same place."""
+    monkeypatch.setattr(guard_memory, "_SAMPLE_SECONDS", 0.0)
+
+    def look(memory: str) -> room.WhyStop:
+        budget = choose_budget(memory, machine_limit())
+        return stop_run.RunGuard(tmp_path, budget, lambda: None, Heard(), micro_batch=8).look()
+
+    stop = look("16MiB")
+    assert stop is not None
+    flags = dict(re.findall(r"--([a-z-]+) (\w+)", stop.remedy))
+    assert flags["micro-batch"] == "4"
+    assert look(flags["memory"]) is None
 
 
 def test_others_on_the_gpu_are_told_of_once(

@@ -25,11 +25,13 @@ def return_large_pieces() -> bool:
 
 
 def keep_large_pieces() -> bool:
-    """From now on, pieces up to 1 GiB are kept for the next use. False where there is no glibc.
+    """From now on, pieces up to 64 MiB are kept for the next use. False where there is no glibc.
 
     For steps that need the same large tensors again and again: fresh pages took a fifth of a CPU's time.
+    Pieces above, which are logits, go back: the gap that a kept one leaves is taken by smaller pieces, and
+    another is made beside it. gpt2-pico took 270 MiB more with them, and 15.0 CPU seconds instead of 17.1.
     """
-    settings = ((_M_MMAP_THRESHOLD, GIB), (_M_TRIM_THRESHOLD, GIB))
+    settings = ((_M_MMAP_THRESHOLD, 64 * MIB), (_M_TRIM_THRESHOLD, GIB))
     return all(_call("mallopt", *pair) for pair in settings)
 
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias
 
-from lowtide.model.chunks import chunk_rows
+from lowtide.model.chunks import chunk_rows, slice_rows
 from lowtide.model.shape import ModelShape
 from lowtide.units import MIB
 
@@ -113,7 +113,7 @@ def peak_of_step(shape: ModelShape, micro_batch: int, kind: StepKind) -> MemoryN
 def peak_of_evaluation(shape: ModelShape, micro_batch: int, kind: StepKind) -> MemoryNeeds:
     """The same without gradients: one block's work at a time, or the head's chunks, which become float32."""
     tokens = micro_batch * shape.context
-    logits = _chunk_logits(shape, tokens) * _bytes_of_evaluated_logit(kind)
+    logits = _evaluated_logits(shape, tokens, kind)
     in_a_block = tokens * shape.width * (_FLOAT + _bytes_in_a_block(kind))
     in_a_block += _mask(shape, tokens, kind)
     whole = kind.compiled and compiles_whole(shape, recompute=kind.recomputes)
@@ -308,19 +308,24 @@ def _chunk_logits(shape: ModelShape, tokens: int) -> int:
     return chunk_rows(tokens, shape.padded_vocabulary) * shape.padded_vocabulary
 
 
-def _bytes_of_evaluated_logit(kind: StepKind) -> int:
-    """Triton works in place; `row_losses` makes float32 of a chunk, unless it is, and its logarithms beside."""
-    if kind.device == "cuda":
-        return kind.number_bytes
-    return kind.number_bytes + (_FLOAT if kind.precision == "float32" else 2 * _FLOAT)
+def _evaluated_logits(shape: ModelShape, tokens: int, kind: StepKind) -> int:
+    """A chunk's; on the CPU also the logarithms of a slice, and float32 of it where it is not."""
+    copies = 1 if kind.precision == "float32" else 2
+    return _chunk_logits(shape, tokens) * kind.number_bytes + copies * _slice(shape, tokens, kind)
 
 
 def _head_logits(shape: ModelShape, tokens: int, kind: StepKind) -> int:
-    chunk = _chunk_logits(shape, tokens)
-    on_the_side = 0
-    if kind.device == "cpu":  # without Triton a chunk is turned in float32, beside itself
-        on_the_side = chunk * (_FLOAT if kind.precision == "float32" else 2 * _FLOAT)
-    return chunk * kind.number_bytes + on_the_side
+    """A chunk's; on the CPU also a slice's gradient, the last one's, and float32 of it where it is not."""
+    copies = 2 if kind.precision == "float32" else 3
+    return _chunk_logits(shape, tokens) * kind.number_bytes + copies * _slice(shape, tokens, kind)
+
+
+def _slice(shape: ModelShape, tokens: int, kind: StepKind) -> int:
+    """One float32 copy of the rows of a chunk that are turned together: without Triton, which needs none."""
+    if kind.device == "cuda":
+        return 0
+    rows = min(chunk_rows(tokens, shape.padded_vocabulary), slice_rows(shape.padded_vocabulary))
+    return _FLOAT * rows * shape.vocabulary_size
 
 
 def _workspace(kind: StepKind) -> int:

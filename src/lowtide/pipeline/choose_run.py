@@ -26,9 +26,11 @@ from lowtide.storage.paths import as_path
 from lowtide.storage.publish import storage_errors
 from lowtide.training.run_folder import RUN_NAME, read_run_record
 from lowtide.training.settings import RunSettings, steps_for
-from lowtide.units import format_bytes
+from lowtide.units import GIB, format_bytes
 
 _MOST_EPOCHS = 1e9
+_CUDA_RAM_BYTES = GIB
+"""What torch takes of RAM beside a GPU. Assumed."""
 _TIMED_HOURS = 0.05
 """Before a longer run on a CPU some steps are timed; a shorter one is over sooner than anyone plans."""
 
@@ -168,7 +170,7 @@ def fit_to_machine(
         settings=settings,
         predicted_gpu_bytes=predicted,
         peak_flops=machine.peak_flops,
-        ram_needs={"torch with CUDA": 2 * LIBRARY_BYTES, "the weights at the start": weights},
+        ram_needs={"torch with CUDA": _CUDA_RAM_BYTES, "the weights at the start": weights},
         speed=speed,
         machine_name=machine.name,
     )
@@ -370,6 +372,7 @@ def check_fit(settings: RunSettings, machine: Machine) -> int:
         "(predicted)",
         predicted,
         machine,
+        recipe=settings.recipe,
         remedy=f"{_what_fits(settings, machine)} `lowtide plan` shows what fits",
     )
 

@@ -34,6 +34,8 @@ class MemoryGuard:
         self._stage = Stage.CALM
         self.peak_private_bytes = 0
         """The highest measurement so far, child processes included."""
+        self.used_bytes = 0
+        """By the last look, what was swapped out included."""
 
     @property
     def is_due(self) -> bool:
@@ -46,6 +48,7 @@ class MemoryGuard:
         sample = take_sample(without=self._foreign_pids)
         sample = replace(sample, private_bytes=sample.private_bytes - self._foreign_bytes)
         self.peak_private_bytes = max(self.peak_private_bytes, sample.private_bytes)
+        self.used_bytes = sample.private_bytes + sample.swapped_bytes
         self._listen(_memory_read(sample))
         stage, why = judge(sample, self._budget)
         if stage > self._stage and stage is not Stage.STOP:

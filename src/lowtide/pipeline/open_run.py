@@ -117,7 +117,14 @@ def follow(
             )
         device = run.learner.device
         read_gpu = partial(read_gpu_use, device) if device.type == "cuda" else None
-        guard = RunGuard(run.folder, run.budget, run.should_stop, listen, read_gpu=read_gpu)
+        guard = RunGuard(
+            run.folder,
+            run.budget,
+            run.should_stop,
+            listen,
+            micro_batch=run.settings.micro_batch,
+            read_gpu=read_gpu,
+        )
         yield Surroundings(
             run=run.folder,
             ranks=run.ranks,

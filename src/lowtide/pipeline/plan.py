@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from lowtide.dataset.find_tokens import open_dataset
+from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import UsageError
 from lowtide.model.shape import GPT2_VOCABULARY
 from lowtide.plan.machine import Machine, choose_machine
@@ -43,7 +44,7 @@ def make_plan(
     wishes = Wishes(
         model=model, context=context, hours=hours, tokens=tokens, batch_tokens=batch_tokens
     )
-    found = look_at_data(data, tokenizer)
+    found = _with_windows(look_at_data(data, tokenizer), context)
     machine = machine or choose_machine(gpu=gpu, vram=vram, slurm=slurm)
     if gpu is None and vram is None:  # a card that was only named is not here
         known = read_speeds(speeds, machine.name)
@@ -74,6 +75,20 @@ def look_at_data(path: str | Path, tokenizer: str | None) -> PlanData:
         held_out_tokens=train.tokens - kept,
         learnt_tokens=_count_learnt(dataset),
     )
+
+
+def _with_windows(found: PlanData, context: int | None) -> PlanData:
+    """Examples are packed, to count the windows: how many are padded depends on their lengths."""
+    if found.learnt_tokens is None or (context is not None and context < 1):
+        return found
+    data = TokenDataset(
+        found.path,
+        context=context or 1024,
+        windows=found.windows,
+        val_fraction=found.val_fraction,
+        tokenizer=found.tokenizer,
+    )
+    return replace(found, epoch_windows=data.window_count)
 
 
 def _count_learnt(dataset: Dataset) -> int | None:

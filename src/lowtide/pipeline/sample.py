@@ -117,7 +117,8 @@ def _tokenizer_of(opened: OpenedModel) -> Tokenizer:
     if opened.tokenizer is None:
         raise UsageError(
             f"{opened.source} has no tokenizer beside it, so text cannot be turned into tokens",
-            remedy="train with `--tokenizer`, or call lowtide.model.generate.generate with token ids",
+            remedy="run its `lowtide train` command again with `--tokenizer`, which copies it into the run, or "
+            "call lowtide.model.generate.generate with token ids",
         )
     return opened.tokenizer
 

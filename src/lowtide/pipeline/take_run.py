@@ -197,6 +197,8 @@ def _begin(
     """The record of the run, or a comparison with the one that stands."""
     if find_checkpoints(folder):
         _compare(folder, settings, source.stream)
+        if settings.tokenizer is not None and not (folder / TOKENIZER).is_dir():  # named only now
+            _copy_tokenizer(folder, source, listen)
         return
     # Nothing has been learnt by what an earlier start has written.
     _copy_tokenizer(folder, source, listen)
@@ -236,6 +238,8 @@ def _copy_tokenizer(folder: Path, source: RunSource, listen: Listener) -> None:
     if (folder / TOKENIZER).is_dir():  # of a start that failed, perhaps for other data
         remove_path(folder / TOKENIZER)
     if source.tokenizer is None:
+        text = "nothing names the tokenizer of this data, so nothing is sampled: `--tokenizer` names it"
+        listen(Note(text=text))
         return
     from lowtide.tokenizer.tokenizer import Tokenizer
     from lowtide.tokenizer.vocabulary import load_vocabulary, name_end_of_text

@@ -152,9 +152,8 @@ def _tell_of_examples(data: TokenDataset, listen: Listener) -> None:
     listen(Note(text=text))
     if record.context > data.context:
         text = (
-            f"examples may have up to {record.context} tokens; those longer than a window, {data.context}, are "
-            "cut. "
-            f"`lowtide tokenize --context {data.context}` deals with them as `--too-long` says"
+            f"examples may have up to {record.context} tokens; those longer than a window, {data.context}, "
+            f"are cut. `lowtide tokenize --context {data.context}` deals with them as `--too-long` says"
         )
         listen(Note(text=text, level="warning"))
 

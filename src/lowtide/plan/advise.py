@@ -47,12 +47,12 @@ class Choice:
 
 
 def choose_run_tokens(
-    shape: ModelShape, train_tokens: int, *, wanted: int | None, affordable: int | None
+    shape: ModelShape, epoch_tokens: int, *, wanted: int | None, affordable: int | None
 ) -> Choice:
-    """How many tokens the run sees."""
+    """How many tokens the run sees, padding included."""
     if wanted is not None:
         return Choice(value=wanted, reason="as asked for")
-    most = MOST_EPOCHS * train_tokens
+    most = MOST_EPOCHS * epoch_tokens
     if affordable is not None:
         value = max(1, min(affordable, most))
         why = "as many as the hours allow" if value == affordable else f"{MOST_EPOCHS} epochs"
@@ -63,7 +63,7 @@ def choose_run_tokens(
     return Choice(
         value=most,
         reason=f"{MOST_EPOCHS} epochs; more of the same text adds little, and {CHINCHILLA} tokens a "
-        f"parameter would be {best / train_tokens:,.0f} epochs",
+        f"parameter would be {best / epoch_tokens:,.0f} epochs",
     )
 
 

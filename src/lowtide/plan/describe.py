@@ -141,7 +141,7 @@ def _other_rows(plan: Plan) -> list[tuple[str, str]]:
     return _sizes(
         [
             (others, machine.taken_bytes),
-            ("slack, 5 %", machine.slack_bytes),
+            (f"slack, {100 * machine.slack_share:.0f} %", machine.slack_bytes),
             ("left", machine.budget_bytes - fit.needs.total),
         ]
     )

@@ -8,7 +8,7 @@ from lowtide.errors import DoesNotFitError
 from lowtide.memory.budget import advise_memory
 from lowtide.model.needs import AttentionKind, Device, MemoryNeeds, Recipe, StepKind, peak_of_run
 from lowtide.model.shape import ModelShape
-from lowtide.plan.machine import FRAGMENTATION, Machine
+from lowtide.plan.machine import Machine
 from lowtide.units import format_bytes
 
 RECIPES: tuple[Recipe, ...] = ("fast", "lean", "leanest")
@@ -119,11 +119,17 @@ def choose_fit(shape: ModelShape, recipes: list[RecipeFit], *, windows_per_step:
     )
 
 
-def does_not_fit(what: str, needs_bytes: int, machine: Machine, *, remedy: str) -> DoesNotFitError:
-    """The refusal of what needs more memory than the machine has; on a CPU it names the `--memory` to pass."""
+def does_not_fit(
+    what: str, needs_bytes: int, machine: Machine, *, remedy: str, recipe: Recipe = "fast"
+) -> DoesNotFitError:
+    """The refusal of what needs more memory than the machine has; on a CPU it names the `--memory` to pass.
+
+    With more memory a plan may take another recipe: one that `needs_bytes` are not enough for.
+    """
     has = f"{machine.name} has {format_bytes(machine.budget_bytes)} for it"
     if machine.ram is not None:
         has += f" beside {format_bytes(machine.taken_bytes)} for torch: memory is {machine.ram.in_words}"
-        enough = int(needs_bytes / (1 - FRAGMENTATION)) + machine.taken_bytes
-        remedy = f"{advise_memory(machine.ram.limit, enough)}; or {remedy}"
+        enough = int(needs_bytes / (1 - machine.slack_share)) + machine.taken_bytes
+        same = f" with `--recipe {recipe}`" if recipe != "fast" else ""
+        remedy = f"{advise_memory(machine.ram.limit, enough)}{same}; or {remedy}"
     return DoesNotFitError(f"{what}, and {has}", remedy=remedy)

@@ -35,8 +35,9 @@ from lowtide.units import format_bytes, format_count
 REASONABLE_HOURS = 7 * 24
 """Without `--hours`, a model that takes longer than a week is not recommended."""
 
-CPU_HOURS = 0.75
-"""On a CPU a run that nobody gave a size or a length to ends within the hour, with some to spare."""
+CPU_HOURS = 0.5
+"""On a CPU a run that nobody gave a size or a length to ends within the hour, also where the machine is half as
+fast as it was when it was timed."""
 
 _EVALUATED_SHARE = 0.3
 """Of the windows between two evaluations: without the way back, these take a tenth of the time."""
@@ -61,6 +62,8 @@ class PlanData:
     """That share of the file's tokens: beside `train_tokens`, not among them."""
     learnt_tokens: int | None = None
     """Of examples, those that are targets; None for text, which all is."""
+    epoch_windows: int | None = None
+    """Windows that the examples are packed into, at the plan's context; None for text, which fills them."""
 
     @property
     def windows(self) -> WindowKind:
@@ -97,6 +100,8 @@ class ModelPlan:
     run_tokens: Choice
     batch_tokens: Choice
     train_tokens: int
+    epoch_tokens: int
+    """What the windows of an epoch hold, with the padding behind examples."""
 
     @property
     def steps(self) -> int:
@@ -105,8 +110,8 @@ class ModelPlan:
 
     @property
     def epoch_steps(self) -> int:
-        """To see every token once."""
-        return self._steps_for(self.train_tokens)
+        """To see every window once."""
+        return self._steps_for(self.epoch_tokens)
 
     @property
     def chinchilla_steps(self) -> int:
@@ -203,10 +208,11 @@ def plan_model(
 ) -> ModelPlan:
     """One model's figures. What the hours allow depends on the recipe, and that on the batch: twice around."""
     fit, speed, affordable = None, None, None
+    epoch_tokens = (
+        data.train_tokens if data.epoch_windows is None else data.epoch_windows * shape.context
+    )
     for _ in range(2):
-        run = choose_run_tokens(
-            shape, data.train_tokens, wanted=wishes.tokens, affordable=affordable
-        )
+        run = choose_run_tokens(shape, epoch_tokens, wanted=wishes.tokens, affordable=affordable)
         batch = choose_batch_tokens(shape, int(run.value), wanted=wishes.batch_tokens)
         windows = int(batch.value) // shape.context
         recipes = fit_recipes(shape, machine, windows_per_step=windows, attention=data.attention)
@@ -224,6 +230,7 @@ def plan_model(
         run_tokens=run,
         batch_tokens=batch,
         train_tokens=data.train_tokens,
+        epoch_tokens=epoch_tokens,
     )
 
 

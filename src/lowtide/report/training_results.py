@@ -51,7 +51,8 @@ def show_trained(run: TrainedRun, settings: RunSettings, *, as_json: bool) -> No
         rows.append(("speed", f"{format_count(round(run.tokens_per_second))} tokens/s (measured)"))
     if run.gpu_bytes is not None:
         rows.append(("GPU memory", f"{format_bytes(run.gpu_bytes)} at the peak (measured)"))
-    rows.append(("next", sample_command(run.folder)))
+    if (run.folder / TOKENIZER).is_dir():
+        rows.append(("next", sample_command(run.folder)))
     print_rows(rows)
 
 

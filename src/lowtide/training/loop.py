@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NoReturn, TypeAlias
+from typing import NamedTuple, NoReturn, TypeAlias
 
 import torch
 
@@ -46,8 +46,19 @@ from lowtide.training.step import (
 )
 from lowtide.training.watch_loss import LossWatch
 
-WhyStop: TypeAlias = tuple[StopReason, str] | None
-"""None, or a reason and its sentence."""
+RESUME_HINT = "run the same command again to go on"
+
+
+class Stop(NamedTuple):
+    """Why a run leaves, and how it can go on."""
+
+    reason: StopReason
+    sentence: str
+    remedy: str = RESUME_HINT
+
+
+WhyStop: TypeAlias = Stop | None
+"""None, or why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -210,7 +221,7 @@ class Loop:
             self._wish = self._around.why_stop()
             if self._wish is not None:
                 self._around.listen(
-                    Note(text=f"stopping: {self._wish[1]}; a checkpoint comes first")
+                    Note(text=f"stopping: {self._wish.sentence}; a checkpoint comes first")
                 )
         if self._alone:
             self._asked = self._wish
@@ -229,7 +240,7 @@ class Loop:
             self._clock = now
             self._judge(step, result)
             if result.leaving and not self._alone:
-                self._asked = self._wish or ("terminated", "another rank stops")
+                self._asked = self._wish or Stop("terminated", "another rank stops")
 
     def _judge(self, step: int, result: StepResult) -> None:
         for verdict in self._watch.see(step, result.loss, result.gradient_norm):
@@ -360,11 +371,11 @@ class Loop:
     def _leave(self) -> NoReturn:
         assert self._asked is not None, "who leaves was asked to"
         self._save_once()
-        reason, sentence = self._asked
-        kind = InterruptedRun if reason == "interrupted" else StoppedError
+        asked = self._asked
+        kind = InterruptedRun if asked.reason == "interrupted" else StoppedError
         raise kind(
-            f"stopped after step {self.state.step} of {self.settings.steps}: {sentence}",
-            remedy="run the same command again to go on",
+            f"stopped after step {self.state.step} of {self.settings.steps}: {asked.sentence}",
+            remedy=asked.remedy,
         )
 
 

@@ -300,11 +300,10 @@ class _Desk:
         asked = self._why_stop()
         if asked is None:
             return
-        reason, sentence = asked
-        kind = InterruptedRun if reason == "interrupted" else StoppedError
+        kind = InterruptedRun if asked.reason == "interrupted" else StoppedError
         raise kind(
-            f"stopped after step {self._state.step} and {self._ledger.done_count} files: {sentence}",
-            remedy="run the same command again to go on",
+            f"stopped after step {self._state.step} and {self._ledger.done_count} files: {asked.sentence}",
+            remedy=asked.remedy,
         )
 
     def _say(self, text: str) -> None:
