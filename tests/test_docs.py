@@ -17,8 +17,9 @@ import lowtide
 from lowtide import errors
 from lowtide.memory.budget import choose_budget
 from lowtide.memory.limits import LimitCandidate, MemoryLimit
-from lowtide.pipeline.train_manifest import CorpusFile, LearntSize, OutputFile, TrainManifest
-from lowtide.pipeline.train_spend import spend_on_training
+from lowtide.pipeline.learn_run import LearntSize
+from lowtide.pipeline.train_outputs import CorpusFile, OutputFile, TrainManifest
+from lowtide.pipeline.train_prepare import spend_on_training
 from lowtide.shards.manifest import DatasetManifest
 from lowtide.source.find_inputs import _COMPRESSIONS, _KINDS
 from lowtide.tokenizer.count_words import ENTRY_BYTES

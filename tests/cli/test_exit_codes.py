@@ -142,7 +142,7 @@ def test_130_after_ctrl_c_and_the_same_command_finishes(
     assert_nothing_half_written(tmp_path / "out")
     finished = lowtide(*command)
     assert finished.code == 0
-    assert "going on" in finished.err
+    assert "resuming" in finished.err
     assert bytes_of(tmp_path / "out") == bytes_of(dataset)
 
 

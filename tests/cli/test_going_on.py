@@ -43,7 +43,7 @@ def test_a_stop_file_is_obeyed_and_consumed(
     assert_nothing_half_written(tmp_path / "out")
     finished = call(capsys, *command)
     assert finished.code == 0
-    assert "going on" in finished.err
+    assert "resuming" in finished.err
     assert bytes_of(tmp_path / "out") == bytes_of(dataset)
 
 

@@ -422,7 +422,7 @@ def test_a_milder_policy_goes_on_where_the_strict_one_stopped(
     refused = job.fails(code=1, naming="line 60001")
     went_on = job.run(*refused.advice)
     assert went_on.code == 0
-    assert "going on" in went_on.err
+    assert "resuming" in went_on.err
     fresh = Job(capsys, tmp_path / "fresh", path)
     fresh.works(*refused.advice)
     assert bytes_of(job.out) == bytes_of(fresh.out)
@@ -437,7 +437,7 @@ def test_a_text_that_was_begun_cannot_be_skipped_but_replaced(
     job.fails(code=1, naming="at byte 3600000")
     refused = job.fails("--bad-text", "skip", code=2, naming="--bad-text was 'fail', is 'skip'")
     assert "--restart" in refused.hint
-    assert "going on" in job.run("--bad-text", "replace").err
+    assert "resuming" in job.run("--bad-text", "replace").err
     fresh = Job(capsys, tmp_path / "fresh", path)
     fresh.works("--bad-text", "replace")
     assert bytes_of(job.out) == bytes_of(fresh.out)

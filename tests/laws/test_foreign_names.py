@@ -17,7 +17,7 @@ from lowtide.errors import DataError, LowtideError, StoppedError, UsageError, Ve
 from lowtide.model.tensor_files import weight_files
 from lowtide.pipeline.demo.record import StageRecord
 from lowtide.pipeline.inbox.ledger import LEDGER_NAME, Entry, Ledger
-from lowtide.pipeline.train_manifest import OutputFile
+from lowtide.pipeline.train_outputs import OutputFile
 from lowtide.shards.export import export_dataset
 from lowtide.shards.manifest import DocumentIndexRecord, LearntRecord, ShardRecord
 from lowtide.shards.mark import LearntMark

@@ -18,7 +18,8 @@ import lowtide
 from lowtide.errors import ChangedInputError, StoppedError, UsageError
 from lowtide.events import Advanced, Event, StopReason
 from lowtide.pipeline import watch_run
-from lowtide.pipeline.job import load_progress, store_progress
+from lowtide.pipeline.job import load_record, store_record
+from lowtide.pipeline.shard_run import Progress
 from lowtide.source.find_inputs import find_inputs
 from lowtide.source.stream import Cursor, read_blocks
 from lowtide.storage.fingerprint import fingerprint_file
@@ -215,10 +216,10 @@ def test_a_checkpoint_without_what_was_read_is_gone_on_from(tmp_path: Path) -> N
     path, out = write_input(tmp_path / "a.txt"), tmp_path / "out"
     with pytest.raises(StoppedError):
         tokenize(path, out, should_stop=stop_after(lambda: None))
-    progress = load_progress(out)
-    assert progress is not None
+    stored = out / ".lowtide" / "progress.json"
+    progress = load_record(stored, Progress)
     assert progress.partly_read is not None
-    store_progress(out, replace(progress, partly_read=None))
+    store_record(stored, replace(progress, partly_read=None))
     tokenize(path, out)
     tokenize(path, tmp_path / "whole")
     assert bytes_of(out) == bytes_of(tmp_path / "whole")

@@ -155,7 +155,7 @@ def test_a_stop_is_clean_and_says_so(tmp_path: Path, inputs: list[Path]) -> None
     assert "run the same command again" in stopped.hint
     done = run_lowtide(*arguments, "--separator", SEPARATOR)
     assert done.code == 0, done.err
-    assert "going on" in done.err
+    assert "resuming" in done.err
     again = run_lowtide(*arguments, "--separator", SEPARATOR)
     assert again.code == 0
     assert "already" in again.out

@@ -18,7 +18,7 @@ from lowtide.pipeline.describe_training import (
 )
 from lowtide.pipeline.learn_run import Learning
 from lowtide.pipeline.measure_tokenizer import Comparison, NotCompared
-from lowtide.pipeline.train_manifest import CorpusFile, TrainManifest
+from lowtide.pipeline.train_outputs import CorpusFile, TrainManifest
 from lowtide.pipeline.train_tokenizer import TrainResult
 from lowtide.report.results import show_estimate
 from tests.pipeline.learnings import make_learning

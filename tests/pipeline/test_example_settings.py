@@ -11,7 +11,7 @@ import pytest
 import lowtide
 from lowtide import TokenizeSettings
 from lowtide.errors import UsageError
-from lowtide.pipeline.job_inputs import list_setting_changes
+from lowtide.pipeline.job import list_setting_changes
 from lowtide.pipeline.settings import check_settings, make_settings, resolve_examples
 
 TEXT_MANIFESTS = {

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 
 from lowtide.pipeline.curve_picture import PICTURE_NAME
 from lowtide.pipeline.folder import TOKENIZER
-from lowtide.pipeline.learn_run import Learning
+from lowtide.pipeline.learn_run import Learning, LearntSize
 from lowtide.pipeline.measure_tokenizer import Comparison, NotCompared
-from lowtide.pipeline.train_manifest import RUN_NAME, LearntSize, TrainManifest
+from lowtide.pipeline.train_outputs import RUN_NAME, TrainManifest
 from lowtide.pipeline.train_tokenizer import TrainResult
 from lowtide.units import format_bytes, format_count, format_seconds
 

@@ -17,8 +17,7 @@ from lowtide.memory.allocator import return_large_pieces
 from lowtide.memory.budget import Budget
 from lowtide.pipeline.encode_blocks import make_run
 from lowtide.pipeline.folder import check_folder, nearest_folder
-from lowtide.pipeline.job import ExampleCounts
-from lowtide.pipeline.job_inputs import describe_inputs
+from lowtide.pipeline.job import ExampleCounts, describe_inputs
 from lowtide.pipeline.prepare import Prepared, describe_held_out, prepare
 from lowtide.pipeline.settings import TokenizeSettings
 from lowtide.source.arrow_memory import plain_allocation

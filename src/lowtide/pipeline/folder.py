@@ -12,7 +12,6 @@ from pathlib import Path
 
 from lowtide.errors import UsageError
 from lowtide.journal import LOG_NAME
-from lowtide.pipeline.job import JOB_NAME
 from lowtide.shards.export import EXPORT_PROGRESS_NAME
 from lowtide.shards.layout import MANIFEST_NAME, WORK_FOLDER
 from lowtide.storage.publish import remove_leftovers, storage_errors, sync_folder
@@ -38,14 +37,20 @@ class FolderKind:
     in_words: str
     written: tuple[str, ...] = ()
     """Folders inside it that are written to and cleared."""
+    progress_name: str = ""
+    """The file in the work folder with the newest checkpoint of a stage."""
 
 
 SHARDS = FolderKind(
-    manifest_name=MANIFEST_NAME, work_name=JOB_NAME, in_words="an unfinished `tokenize`"
+    manifest_name=MANIFEST_NAME,
+    work_name="job.json",
+    progress_name="progress.json",
+    in_words="an unfinished `tokenize`",
 )
 TOKENIZER = FolderKind(
     manifest_name=TRAINED_MANIFEST_NAME,
     work_name="training.json",
+    progress_name="counting.json",
     in_words="an unfinished `train-tokenizer`",
 )
 RUN = FolderKind(

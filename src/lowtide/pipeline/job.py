@@ -1,50 +1,48 @@
-"""The identity of a run: settings, tokenizer and inputs. A run goes on only if none of them changed.
+"""The identity of a run: settings and inputs. A run is resumed only if none of them changed.
 
-`job.json` is written once when a run begins, `progress.json` at every checkpoint; both lie in the work
+A stage stores its `Job` once, when a run begins, and its progress at every checkpoint; both lie in the work
 folder inside the output folder until the manifest stands.
 """
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 
-from lowtide.errors import VerificationError
-from lowtide.pipeline.job_inputs import (
-    JobInput,
-    list_input_changes,
-    list_setting_changes,
-    refuse_differences,
+from lowtide.errors import (
+    ChangedInputError,
+    DataError,
+    StoppedError,
+    UsageError,
+    VerificationError,
 )
-from lowtide.pipeline.settings import TokenizeSettings, settings_of_manifest
-from lowtide.shards.layout import WORK_FOLDER
-from lowtide.shards.manifest import DatasetManifest
-from lowtide.shards.write import WriterMark
 from lowtide.source.blocks import LISTED_BAD_ROWS
-from lowtide.source.find_inputs import InputKind
-from lowtide.source.stream import BadRow, Block, Cursor, PartlyRead
+from lowtide.source.find_inputs import InputFile
+from lowtide.source.stream import BadRow, Block
 from lowtide.storage.decode_json import convert_json
+from lowtide.storage.fingerprint import fingerprint_file
 from lowtide.storage.names import explain
 from lowtide.storage.sealed_json import read_sealed, write_sealed
 
-JOB_NAME = "job.json"
-PROGRESS_NAME = "progress.json"
-ASIDE_NAME = "removed_progress.json"
-"""The checkpoint of a run that is being removed: nobody goes on from it."""
+_SHOWN_DIFFERENCES = 8
 _T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Job:
-    """Everything that the output is a function of."""
+class JobInput:
+    """One input as it was when the run began."""
 
-    version: int = 1
-    settings: TokenizeSettings
-    tokenizer_fingerprint: str
-    inputs: tuple[JobInput, ...]
+    name: str
+    kind: str
+    size_bytes: int
+    modified_ns: int
+    fingerprint: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,21 +64,6 @@ class Counts:
     """Examples of more tokens than fit."""
     dropped: int = 0
     """Pieces of examples left out because nothing in them is learnt."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """A point from which the run can go on and come to the same bytes."""
-
-    cursor: Cursor
-    held_out_open: bool
-    """The side of the document that the cursor stands in."""
-    done_bytes: int
-    counts: Counts
-    train: WriterMark
-    val: WriterMark
-    partly_read: PartlyRead | None = None
-    """The text before the cursor of the file it lies in; None at a file's start, and in older checkpoints."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -120,105 +103,13 @@ def add_block(
     )
 
 
-def job_of_manifest(manifest: DatasetManifest, now: Job) -> Job:
-    """The job that a finished folder was made by; times of writing are not kept, so `now`'s stand in."""
-    times = {item.name: item.modified_ns for item in now.inputs}
-    val = manifest.splits.get("val")
-    before = Job(
-        settings=settings_of_manifest(manifest),
-        tokenizer_fingerprint=manifest.tokenizer.fingerprint,
-        inputs=tuple(
-            JobInput(
-                name=item.name,
-                kind=item.kind,
-                size_bytes=item.size_bytes,
-                modified_ns=times.get(item.name, 0),
-                fingerprint=item.fingerprint,
-            )
-            for item in manifest.inputs
-        ),
-    )
-    return _holding_nothing_out(before, now, val_tokens=val.tokens if val else 0)
+def store_record(path: Path, record: object) -> None:
+    """Seal a job, a checkpoint or a manifest at `path`: whole or absent after a crash."""
+    write_sealed(path, msgspec.to_builtins(record))
 
 
-def store_job(folder: Path, job: Job) -> None:
-    """Say what this folder is being made from, before the first token is."""
-    write_sealed(folder / WORK_FOLDER / JOB_NAME, msgspec.to_builtins(job))
-
-
-def store_progress(folder: Path, progress: Progress) -> None:
-    """Make a checkpoint the one that a crash falls back to."""
-    write_sealed(folder / WORK_FOLDER / PROGRESS_NAME, msgspec.to_builtins(progress))
-
-
-def load_job(folder: Path) -> Job | None:
-    """The job begun in this folder, if any."""
-    path = folder / WORK_FOLDER / JOB_NAME
-    return convert_sealed(path, Job) if path.exists() else None
-
-
-def load_progress(folder: Path, name: str = PROGRESS_NAME) -> Progress | None:
-    """The newest checkpoint in this folder, if any."""
-    path = folder / WORK_FOLDER / name
-    return convert_sealed(path, Progress) if path.exists() else None
-
-
-def loosen(before: Job, now: Job, progress: Progress) -> Job:
-    """`before` with the policies that were "fail" and are milder `now`.
-
-    Such a run has met nothing bad so far: going on comes to the same bytes as having begun so. Only a text
-    that was already begun cannot be left out any more.
-    """
-    milder = {
-        name: getattr(now.settings, name)
-        for name in ("bad_text", "special_in_text")
-        if getattr(before.settings, name) == "fail"
-    }
-    if before.settings.examples and before.settings.bad_text != "fail":
-        milder.pop("special_in_text", None)  # such rows may have been left out
-    if progress.cursor.within and milder.get("bad_text") == "skip":
-        del milder["bad_text"]
-    before = replace(before, settings=replace(before.settings, **milder))
-    return _holding_nothing_out(before, now, val_tokens=progress.val.tokens)
-
-
-def _holding_nothing_out(before: Job, now: Job, *, val_tokens: int) -> Job:
-    """`before` with a share of 0 where the hash assigned a single text to training and `now` has no validation.
-
-    Earlier versions stored 0.0005 by default where 0 is stored now. The bytes are the same.
-    """
-    one = len(before.inputs) == 1 and before.inputs[0].kind.split(".")[0] == InputKind.TEXT
-    rows = before.settings.examples is not None or before.settings.separator != "file"
-    by_hash = before.settings.split_rule == "hash" and not now.settings.held_out_share
-    if val_tokens or rows or not (one and by_hash):
-        return before
-    return replace(before, settings=replace(before.settings, val=0.0))
-
-
-def refuse_changes(before: Job, now: Job, folder: Path) -> None:
-    """A UsageError that lists what differs between the run begun in `folder` and this one."""
-    refuse_differences(list_differences(before, now), folder)
-
-
-def list_differences(before: Job, now: Job) -> list[str]:
-    """Settings, tokenizer and inputs that differ, a line each."""
-    lines = list_setting_changes(_comparable(before), _comparable(now))
-    if before.settings.template == now.settings.template and (
-        before.settings.template_text != now.settings.template_text
-    ):
-        lines.append(f"the template {now.settings.template} has changed")
-    if not lines and before.tokenizer_fingerprint != now.tokenizer_fingerprint:
-        lines.append(f"the tokenizer {now.settings.tokenizer} has changed")
-    return lines + list_input_changes(before.inputs, now.inputs)
-
-
-def _comparable(job: Job) -> dict[str, str | int | float]:
-    """The settings but for the template's text, of which nobody wants to read both versions."""
-    return replace(job.settings, template_text=None).as_record()
-
-
-def convert_sealed(path: Path, kind: type[_T]) -> _T:
-    """A sealed file as a value of this kind."""
+def load_record(path: Path, kind: type[_T]) -> _T:
+    """The sealed record of this kind at `path`."""
     try:
         return convert_json(read_sealed(path), kind)
     except msgspec.ValidationError as cause:
@@ -227,3 +118,130 @@ def convert_sealed(path: Path, kind: type[_T]) -> _T:
             f"({explain(cause)})",
             remedy="pass `--restart` to begin again",
         ) from cause
+
+
+def describe_inputs(inputs: Sequence[InputFile]) -> tuple[JobInput, ...]:
+    """Fingerprints of all inputs: at most 1 MiB is read of each. Standard input has none."""
+    return tuple(_describe_input(item) for item in inputs)
+
+
+def _describe_input(item: InputFile) -> JobInput:
+    if item.is_stdin:
+        return JobInput(name="-", kind=item.kind, size_bytes=0, modified_ns=0, fingerprint="")
+    return JobInput(
+        name=str(item.path),
+        kind=f"{item.kind}.{item.compression}" if item.compression else str(item.kind),
+        size_bytes=item.size_bytes,
+        modified_ns=_stat(item.path).st_mtime_ns,
+        fingerprint=fingerprint_file(item.path),
+    )
+
+
+def _stat(path: Path) -> os.stat_result:
+    try:
+        return path.stat()
+    except OSError as cause:
+        raise DataError(
+            f"{path} was there and cannot be read any more: {cause.strerror}",
+            remedy="put it back as it was, and run the same command again",
+        ) from cause
+
+
+@contextmanager
+def refuse_written_inputs(inputs: Sequence[JobInput], found: Sequence[InputFile]) -> Iterator[None]:
+    """Raise ChangedInputError if an input was written to since it was `found`; checked after the run or a stop.
+
+    A hard link, other rights and a time that was set back look alike: the fingerprint decides. `read_blocks`
+    looks at every byte, at the end of a file and when a run is resumed inside it.
+    """
+    try:
+        yield
+    except StoppedError:
+        _refuse_written(inputs, found)
+        raise
+    _refuse_written(inputs, found)
+
+
+def _refuse_written(inputs: Sequence[JobInput], found: Sequence[InputFile]) -> None:
+    for item, file in zip(inputs, found, strict=True):
+        if file.is_stdin:
+            continue
+        now = _stat(file.path)
+        if (now.st_size, now.st_mtime_ns) != (item.size_bytes, item.modified_ns) or (
+            now.st_ctime_ns != file.changed_ns and fingerprint_file(file.path) != item.fingerprint
+        ):
+            raise ChangedInputError(
+                f"{item.name} was written to while it was read",
+                remedy="let whatever writes it finish, then pass `--restart`",
+            )
+
+
+def disown_changed(inputs: Sequence[JobInput], found: Sequence[InputFile]) -> tuple[JobInput, ...]:
+    """The inputs; those touched since they were `found` get a fingerprint that no file has.
+
+    A run that met a ChangedInputError is stored with them: its tokens are of two versions, and nobody may
+    resume it because size, time and samples happen to be the old ones.
+    """
+    return tuple(
+        item
+        if file.is_stdin or _stat(file.path).st_ctime_ns == file.changed_ns
+        else replace(item, fingerprint="changed while it was read")
+        for item, file in zip(inputs, found, strict=True)
+    )
+
+
+def list_setting_changes(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
+    """Each difference as a line: `--val was 0.01, is 0.02`. A setting that is left out is none."""
+    names = [*before, *(name for name in now if name not in before)]
+    return [
+        f"--{name.replace('_', '-')} was {_shown(before, name)}, is {_shown(now, name)}"
+        for name in names
+        if before.get(name) != now.get(name)
+    ]
+
+
+def _shown(settings: Mapping[str, object], name: str) -> str:
+    value = settings.get(name)
+    if isinstance(value, list | tuple):
+        return " ".join(map(str, value)) or "nothing"
+    return repr(value) if name in settings else "not given"
+
+
+def list_input_changes(before: Sequence[JobInput], now: Sequence[JobInput]) -> list[str]:
+    """Each difference as a line: `a.txt has changed (size 3, was 4)`."""
+    names_before = [item.name for item in before]
+    names_now = [item.name for item in now]
+    known = {item.name: item for item in before}
+    still = set(names_now)
+    lines = [f"{name} is no longer among the inputs" for name in names_before if name not in still]
+    lines += [f"{name} is a new input" for name in names_now if name not in known]
+    if not lines and names_before != names_now:
+        lines.append("the inputs come in another order")
+    lines += [
+        _changed(known[item.name], item)
+        for item in now
+        if item.name in known and known[item.name] != item
+    ]
+    return lines
+
+
+def _changed(before: JobInput, now: JobInput) -> str:
+    if before.size_bytes != now.size_bytes:
+        return f"{now.name} has changed (size {now.size_bytes}, was {before.size_bytes})"
+    if before.fingerprint != now.fingerprint:
+        return f"{now.name} has changed (other content)"
+    return f"{now.name} was written to since"
+
+
+def refuse_differences(differences: Sequence[str], folder: Path) -> None:
+    """A UsageError that lists what differs between the run begun in `folder` and this one, if anything."""
+    if not differences:
+        return
+    shown = "".join(f"\n  - {line}" for line in differences[:_SHOWN_DIFFERENCES])
+    more = len(differences) - _SHOWN_DIFFERENCES
+    rest = f"\n  - and {more} more" if more > 0 else ""
+    raise UsageError(
+        f"{folder} was begun with other settings or inputs:{shown}{rest}",
+        remedy="use the earlier settings and inputs to resume, pass `--restart` to begin again, "
+        "or choose another `--out`",
+    )

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import numpy as np
 
-from lowtide.pipeline.train_manifest import LearntSize
 from lowtide.pipeline.train_settings import TrainSettings
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.tokenizer.byte_pairs import BytePairs, bytes_in_order
@@ -16,6 +15,21 @@ from lowtide.tokenizer.merge_pairs import STEP, MergeLearner, MergeSettings, Ste
 from lowtide.tokenizer.word_runs import RunRecord, WordTotals, map_run
 
 _BYTES = 256
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LearntSize:
+    """One vocabulary that was learnt."""
+
+    vocab_size: int
+    """As asked for."""
+    tokens: int
+    """As learnt: fewer when the corpus has no more pairs."""
+    merges: int
+    bytes_per_token: float
+    """Of the whole corpus, exact."""
+    whole_words: float
+    """Share of the corpus's words that are a single token, exact."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

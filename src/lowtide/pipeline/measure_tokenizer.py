@@ -44,7 +44,7 @@ class NotCompared:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Yardstick:
+class MeasuredText:
     """The text that every vocabulary is measured on."""
 
     text: str
@@ -73,9 +73,9 @@ class Yardstick:
         return self.text_bytes / max(1, count)
 
 
-def choose_yardstick(
+def choose_text(
     folder: Path, prepared: TrainPrepared, *, held_out_bytes: int
-) -> Yardstick | NotCompared:
+) -> MeasuredText | NotCompared:
     """Held-out text where there is some, else a sample of the corpus."""
     if prepared.reads_stdin and not held_out_bytes:
         return NotCompared(why="the text from standard input is gone")
@@ -84,14 +84,14 @@ def choose_yardstick(
         return NotCompared(why="the budget has no room for an encoder")
     delimiter = prepared.read.delimiter
     held_out = _held_out(folder, delimiter, held_out_bytes) if held_out_bytes else _sample(prepared)
-    yardstick = Yardstick(
+    text = MeasuredText(
         text="held-out text" if held_out_bytes else "a sample of the training text",
         blocks=tuple(held_out),
         delimiter=delimiter,
     )
-    if not yardstick.text_bytes:
+    if not text.text_bytes:
         return NotCompared(why="there is no text to measure on")
-    return yardstick
+    return text
 
 
 def _held_out(folder: Path, delimiter: bytes, size: int) -> Iterator[bytes]:

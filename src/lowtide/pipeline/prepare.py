@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence, Set
+from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -12,7 +12,11 @@ from lowtide.memory.budget import Budget, choose_budget
 from lowtide.memory.limits import machine_limit
 from lowtide.memory.meter import child_pids, private_bytes
 from lowtide.pipeline.encode_blocks import Recipe
-from lowtide.pipeline.prepare_examples import PreparedExamples, prepare_examples
+from lowtide.pipeline.prepare_examples import (
+    PreparedExamples,
+    describe_spelled_out,
+    prepare_examples,
+)
 from lowtide.pipeline.settings import (
     TokenizeSettings,
     check_settings,
@@ -22,13 +26,13 @@ from lowtide.pipeline.settings import (
     runs_jinja,
 )
 from lowtide.pipeline.spend import Allowances, foreign_bytes, spend
+from lowtide.pipeline.stage import Plan
 from lowtide.shards.layout import ShardLayout
 from lowtide.source.examples.render_protocol import RenderLimits
 from lowtide.source.extent import find_tail
 from lowtide.source.find_inputs import InputFile, InputKind, survey_inputs
 from lowtide.source.safe_cuts import CutRule
 from lowtide.source.separators import default_delimiter, refuse_misspelt
-from lowtide.source.skipped import Skipped
 from lowtide.source.stream import Cursor, ReadSettings
 from lowtide.tokenizer.encode import EncodeSettings
 from lowtide.tokenizer.hugging_face import overlap
@@ -38,36 +42,29 @@ from lowtide.tokenizer.vocabulary import (
     name_end_of_text,
     offer_end_of_text,
 )
+from lowtide.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared:
-    """A run that is about to start: all choices made, nothing written."""
+class Prepared(Plan):
+    """The plan of `tokenize`."""
 
     settings: TokenizeSettings
-    inputs: list[InputFile]
-    skipped: tuple[Skipped, ...]
-    """Files of the folders and globs that are not read."""
     vocabulary: Vocabulary
-    budget: Budget
     allowances: Allowances
     layout: ShardLayout
     recipe: Recipe
-    read: ReadSettings
-    foreign_bytes: int
-    """Private memory that was there before and that the budget does not count."""
-    foreign_pids: frozenset[int]
-    """Child processes from before the run: their memory is not counted either."""
 
-    @property
-    def input_bytes(self) -> int:
-        """Size of all inputs as stored; 0 for standard input."""
-        return sum(item.size_bytes for item in self.inputs)
-
-    @property
-    def reads_stdin(self) -> bool:
-        """Whether some of the input comes once and never again."""
-        return any(item.is_stdin for item in self.inputs)
+    def notes(self) -> Iterator[str]:
+        """What was chosen, and what a person may not expect of it."""
+        workers = f"{self.allowances.workers} worker{'s' if self.allowances.workers > 1 else ''}"
+        blocks = f"blocks of {format_bytes(self.allowances.block_bytes)}"
+        yield f"budget {self.budget.in_words}; {workers}, {blocks}"
+        yield from Plan.notes(self)
+        if is_one_document(self.settings, self.inputs):
+            yield f"one document: {describe_held_out(self)}"
+        if spelled := describe_spelled_out(self.settings, self.vocabulary):
+            yield spelled
 
     def close(self) -> None:
         """End the process of a Jinja template."""

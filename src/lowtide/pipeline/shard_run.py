@@ -1,23 +1,37 @@
-"""The moving parts of a run: two writers, a cursor, the counts; and how they are stored and found again."""
+"""Encoded blocks become two splits of shards: written in order, stored at checkpoints, sealed with a manifest.
+
+blocks → encoder → two writers → checkpoint (`progress.json`), and at the end `lowtide.json`
+"""
 
 from __future__ import annotations
 
+from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
 
 from lowtide import __version__
+from lowtide.errors import DataError, VerificationError
+from lowtide.journal import LOG_NAME
 from lowtide.pipeline.arrange import split_documents
-from lowtide.pipeline.encode_blocks import EncodedRun
-from lowtide.pipeline.job import (
-    Counts,
-    Progress,
-    add_block,
-    store_progress,
-)
-from lowtide.pipeline.job_inputs import JobInput
+from lowtide.pipeline.encode_blocks import BlockEncoder, EncodedRun
+from lowtide.pipeline.folder import SHARDS
+from lowtide.pipeline.job import Counts, JobInput, add_block, load_record, store_record
 from lowtide.pipeline.prepare import Prepared
+from lowtide.pipeline.prove_encoder import prove_encoder
 from lowtide.pipeline.settings import TokenizeSettings
-from lowtide.shards.layout import Split
+from lowtide.pipeline.stage import reading_inputs
+from lowtide.pipeline.watch_run import Watch
+from lowtide.shards.layout import (
+    MANIFEST_NAME,
+    SPLITS,
+    WORK_FOLDER,
+    ShardLayout,
+    Split,
+    companion_name,
+    documents_name,
+    learnt_name,
+    shard_number,
+)
 from lowtide.shards.manifest import (
     BadRowRecord,
     DatasetManifest,
@@ -26,87 +40,177 @@ from lowtide.shards.manifest import (
     SkippedRecord,
     SplitRecord,
     TokenizerRecord,
+    file_names,
+    read_manifest,
     write_manifest,
 )
-from lowtide.shards.write import SplitWriter, verify_finished
-from lowtide.source.stream import Cursor, PartlyRead
+from lowtide.shards.write import SplitWriter, WriterMark, verify_finished
+from lowtide.source.find_place import naming_places
+from lowtide.source.stream import Cursor, PartlyRead, read_blocks
+from lowtide.storage.publish import storage_errors, sync_folder
 from lowtide.units import format_count
+
+_ASIDE_NAME = "removed_progress.json"
+"""The checkpoint of a run that is being removed: nobody resumes from it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardJob:
+    """Everything that the shards are a function of."""
+
+    version: int = 1
+    settings: TokenizeSettings
+    tokenizer_fingerprint: str
+    inputs: tuple[JobInput, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """A point from which the run can be resumed and comes to the same bytes."""
+
+    cursor: Cursor
+    held_out_open: bool
+    """The side of the document that the cursor stands in."""
+    done_bytes: int
+    counts: Counts
+    train: WriterMark
+    val: WriterMark
+    partly_read: PartlyRead | None = None
+    """The text before the cursor of the file it lies in; None at a file's start, and in older checkpoints."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no token yet."""
+        return not self.counts.tokens
+
+    @property
+    def needs_input(self) -> bool:
+        """Always: only the manifest says that all input was read."""
+        return True
 
 
 class ShardRun:
-    """Takes encoded runs in order. Between two calls it can be stored, and found again after a crash."""
+    """Takes encoded runs in order. Between two of them it can be stored, and found again after a crash."""
 
     def __init__(
-        self,
-        folder: Path,
-        *,
-        train: SplitWriter,
-        val: SplitWriter,
-        cursor: Cursor,
-        partly_read: PartlyRead | None = None,
-        held_out_open: bool = False,
-        done_bytes: int = 0,
-        counts: Counts | None = None,
-        most_unstored_tokens: int,
+        self, folder: Path, prepared: Prepared, job: ShardJob, at: Progress | None
     ) -> None:
+        """From a checkpoint, whose files are verified first, or at the first byte of the first input."""
         self.folder = folder
-        self.cursor = cursor
-        self.partly_read = partly_read
-        self.done_bytes = done_bytes
-        self.counts = counts or Counts()
-        self._train = train
-        self._val = val
-        self._held_out_open = held_out_open
+        self._prepared = prepared
+        self._job = job
+        self._encoder: BlockEncoder | None = None
         self._full_shards = 0
-        self._stored_tokens = self.counts.tokens
-        self._most_unstored_tokens = most_unstored_tokens
         self._whole = True
-
-    @classmethod
-    def start(cls, folder: Path, prepared: Prepared) -> Self:
-        """Begin at the first byte of the first input, with a checkpoint of nothing."""
-        learnt = prepared.settings.examples is not None
-        run = cls(
-            folder,
-            train=SplitWriter.start(folder, prepared.layout, "train", learnt=learnt),
-            val=SplitWriter.start(folder, prepared.layout, "val", learnt=learnt),
-            cursor=Cursor(file=0, position=0),
-            most_unstored_tokens=_most_unstored_tokens(prepared),
-        )
-        run.checkpoint()  # without it, a crash could leave files that nobody may clear away
-        return run
-
-    @classmethod
-    def resume(cls, folder: Path, prepared: Prepared, progress: Progress) -> Self:
-        """Go on from a checkpoint: what stands is read and compared with its digests first."""
-        train, val = (
-            SplitWriter.resume(folder, prepared.layout, mark)
-            for mark in (progress.train, progress.val)
+        if at is None:
+            examples = prepared.settings.examples is not None
+            self._train, self._val = (
+                SplitWriter.start(folder, prepared.layout, split, learnt=examples)
+                for split in SPLITS
+            )
+            self.cursor = Cursor(file=0, position=0)
+            self.partly_read: PartlyRead | None = None
+            self._held_out_open = False
+            self.done_bytes = 0
+            self.counts = Counts()
+            self.checkpoint()  # without it, a crash could leave files that nobody may clear away
+            return
+        self._train, self._val = (
+            SplitWriter.resume(folder, prepared.layout, mark) for mark in (at.train, at.val)
         )
         # After the writers: a shard that a kill left between its mark and its name stands by now.
-        for mark in (progress.train, progress.val):
+        for mark in (at.train, at.val):
             verify_finished(folder, prepared.layout, mark)
-        return cls(
-            folder,
-            train=train,
-            val=val,
-            cursor=progress.cursor,
-            partly_read=progress.partly_read,
-            held_out_open=progress.held_out_open,
-            done_bytes=progress.done_bytes,
-            counts=progress.counts,
-            most_unstored_tokens=_most_unstored_tokens(prepared),
-        )
+        self.cursor = at.cursor
+        self.partly_read = at.partly_read
+        self._held_out_open = at.held_out_open
+        self.done_bytes = at.done_bytes
+        self.counts = at.counts
+        self._stored_tokens = self.counts.tokens
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is no token yet."""
+        return not self.counts.tokens
 
     @property
     def in_words(self) -> str:
         """How far it has come."""
         return f"{format_count(self.counts.tokens)} tokens"
 
-    @property
-    def inside_document(self) -> bool:
-        """Whether the next block goes on with a document that is already open."""
-        return self.cursor.within > 0
+    def work(self, watch: Watch) -> None:
+        """Read, encode and write to the end of the input."""
+        with reading_inputs(self, self._prepared, self._job):
+            self._encode_all(watch)
+
+    def _encode_all(self, watch: Watch) -> None:
+        inputs, read = self._prepared.inputs, self._prepared.read
+        blocks = watch.while_reading(
+            read_blocks(inputs, read, start=self.cursor, partly_read=self.partly_read)
+        )
+        first = Cursor(file=0, position=0)
+        with naming_places(inputs, read, lambda: first):
+            prepared, encoder, blocks = prove_encoder(
+                self._prepared,
+                blocks,
+                watch.listen,
+                resumed=self.cursor != first,
+                heed=watch.while_reading,
+            )
+        self._encoder = BlockEncoder(
+            prepared.recipe, prepared.allowances, encoder, while_waiting=watch.while_waiting
+        )
+        with (
+            naming_places(inputs, read, lambda: self.cursor),
+            closing(self._encoder),
+            closing(
+                self._encoder.encode_in_order(blocks, continues=self.cursor.within > 0)
+            ) as encoded_runs,
+        ):
+            for encoded in encoded_runs:
+                due = self.take(encoded)
+                watch.after_block(checkpoint_is_due=due)
+            watch.after_all()
+        self._refuse_nothing()
+
+    def _refuse_nothing(self) -> None:
+        """DataError where the input had nothing to write, or nothing to learn."""
+        counts = self.counts
+        if not self._prepared.settings.examples:
+            if not counts.documents:
+                raise DataError(
+                    "the inputs hold no text at all",
+                    remedy="check the paths and `--column` or `--separator`",
+                )
+        elif not counts.documents:
+            left_out = (
+                f": {format_count(counts.bad_count)} rows were left out" if counts.bad else ""
+            )
+            first = f", the first because {counts.bad[0].reason}" if counts.bad else ""
+            raise DataError(
+                f"the inputs hold no example{left_out}{first}",
+                remedy="check the paths, `--examples` and `--column`",
+            )
+        elif not counts.tokens:
+            left = f"nothing is left of {format_count(counts.documents)} examples: "
+            if counts.too_long:
+                raise DataError(
+                    f"{left}{format_count(counts.too_long)} were too long",
+                    remedy="pass a larger `--context`, or `--too-long split`",
+                )
+            raise DataError(
+                f"{left}of each only the first token is learnt, and nothing precedes it",
+                remedy="pass `--eot start` to have a token before it, or give the examples prompts",
+            )
+
+    def give_back(self) -> None:
+        """Have the encoders forget their words."""
+        if self._encoder is not None:
+            self._encoder.renew()
+
+    def take_child_bytes(self) -> int:
+        """Peak memory of the reference encoders' processes since the last call."""
+        return self._encoder.take_apart_bytes() if self._encoder is not None else 0
 
     def take(self, encoded: EncodedRun) -> bool:
         """Write a run to its splits; True when a checkpoint is due: a shard is full, or half of one at risk."""
@@ -133,18 +237,21 @@ class ShardRun:
         )
         self._whole = True
         unstored_tokens = self.counts.tokens - self._stored_tokens
-        return self._shard_became_full() or unstored_tokens >= self._most_unstored_tokens
+        # Half a shard, whatever the format: with the block that crosses the line, a crash repeats less than one
+        # shard, unless a single block holds half a shard.
+        most_unstored_tokens = self._prepared.layout.shard_tokens // 2
+        return self._shard_became_full() or unstored_tokens >= most_unstored_tokens
 
     def checkpoint(self) -> None:
         """Everything so far survives from here on: bytes synced, progress stored, shards named.
 
-        After a block that was taken in halves only, the checkpoint before it stays the one to go on from.
+        After a block that was taken in part only, the checkpoint before it stays the one to resume from.
         """
         if not self._whole:
             return
         marks = [writer.mark() for writer in (self._train, self._val)]
-        store_progress(
-            self.folder,
+        store_record(
+            self.folder / WORK_FOLDER / SHARDS.progress_name,
             Progress(
                 cursor=self.cursor,
                 partly_read=self.partly_read,
@@ -159,7 +266,7 @@ class ShardRun:
         self._train.publish_finished()
         self._val.publish_finished()
 
-    def seal(self, prepared: Prepared, inputs: tuple[JobInput, ...]) -> DatasetManifest:
+    def seal(self) -> DatasetManifest:
         """Publish the last shards and, last of all, the manifest."""
         self.checkpoint()  # it names every file that sealing will publish: a restart removes those alone
         splits: dict[Split, SplitRecord] = {}
@@ -167,7 +274,7 @@ class ShardRun:
             shards, index = writer.seal()
             record = SplitRecord(shards=tuple(shards), index=index, learnt=writer.learnt)
             splits[name] = record  # type: ignore[index]
-        manifest = make_manifest(prepared, inputs, splits, self.counts)
+        manifest = make_manifest(self._prepared, self._job.inputs, splits, self.counts)
         write_manifest(self.folder, manifest)
         return manifest
 
@@ -181,12 +288,6 @@ class ShardRun:
         grown = full > self._full_shards
         self._full_shards = full
         return grown
-
-
-def _most_unstored_tokens(prepared: Prepared) -> int:
-    """Half a shard, whatever the format: with the block that crosses the line, a crash repeats less than
-    one, unless a single block holds half a shard."""
-    return prepared.layout.shard_tokens // 2
 
 
 def make_manifest(
@@ -249,4 +350,74 @@ def _examples_record(settings: TokenizeSettings, counts: Counts) -> ExamplesReco
         learnt_tokens=counts.learnt_tokens,
         too_long_count=counts.too_long,
         dropped_count=counts.dropped,
+    )
+
+
+def empty_folder(folder: Path, layout: ShardLayout) -> None:
+    """Remove what `tokenize` made here and nothing else.
+
+    Neither manifest nor checkpoint may outlive the shards it promises, so they go first; but only aside,
+    for a restart that is cut off must still know what was ours. They are removed last.
+    """
+    work = folder / WORK_FOLDER
+    with storage_errors(folder):
+        _set_aside(folder / MANIFEST_NAME, work / MANIFEST_NAME)
+        _set_aside(work / SHARDS.progress_name, work / _ASIDE_NAME)
+        sync_folder(folder)
+        sync_folder(work)
+        for name in _own_names(folder, layout):
+            (folder / name).unlink(missing_ok=True)
+        (folder / LOG_NAME).unlink(missing_ok=True)
+        sync_folder(folder)
+        for entry in list(work.iterdir()):
+            if entry.name.endswith(".partial"):
+                entry.unlink()
+        for name in (SHARDS.work_name, MANIFEST_NAME, _ASIDE_NAME):
+            (work / name).unlink(missing_ok=True)
+
+
+def _set_aside(path: Path, aside: Path) -> None:
+    """By its name alone: a restart may be what a full disk needs."""
+    if path.exists():
+        path.replace(aside)
+
+
+def _own_names(folder: Path, layout: ShardLayout) -> set[str]:
+    """The files that a manifest or checkpoint set aside promises: ours, whatever else lies beside them.
+
+    Where one of them cannot be read any more, those that a run with this layout would write.
+    """
+    try:
+        return _names_of_manifest(folder / WORK_FOLDER) | _names_of_checkpoint(folder, layout)
+    except VerificationError:
+        return {
+            entry.name for entry in folder.iterdir() if _is_called_like_ours(entry.name, layout)
+        }
+
+
+def _names_of_manifest(work: Path) -> set[str]:
+    return set(file_names(read_manifest(work))) if (work / MANIFEST_NAME).exists() else set()
+
+
+def _names_of_checkpoint(folder: Path, layout: ShardLayout) -> set[str]:
+    own: set[str] = set()
+    paths = [folder / WORK_FOLDER / name for name in (SHARDS.work_name, _ASIDE_NAME)]
+    if not all(path.exists() for path in paths):
+        return own
+    job, progress = load_record(paths[0], ShardJob), load_record(paths[1], Progress)
+    before = ShardLayout(
+        format=job.settings.format, vocabulary_size=layout.vocabulary_size
+    )  # another than this run's, perhaps: names follow from the format alone
+    for mark in (progress.train, progress.val):
+        mark.check_names(before, folder / WORK_FOLDER / _ASIDE_NAME)
+        companion = companion_name(before, mark.split)
+        own |= mark.names | ({companion} if companion else set())
+    return own
+
+
+def _is_called_like_ours(name: str, layout: ShardLayout) -> bool:
+    return any(
+        shard_number(layout, split, name) is not None
+        or name in (documents_name(split), learnt_name(split), companion_name(layout, split))
+        for split in SPLITS
     )

@@ -1,38 +1,31 @@
-"""The files of a trained tokenizer: written, described, found again, and removed for a restart."""
+"""The files of trained tokenizers, and `lowtide-tokenizer.json`, the sealed manifest that names them.
+
+The manifest has no clock, no budget, no machine, and inputs in the order of their content: same corpus, same
+bytes. What one run took (time, peak, budget) lies beside it in `run.json`.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 import xxhash
 
+from lowtide import __version__
 from lowtide.errors import UsageError, VerificationError
 from lowtide.journal import LOG_NAME
 from lowtide.pipeline.curve_picture import PICTURE_NAME, draw_curve
 from lowtide.pipeline.folder import TOKENIZER
-from lowtide.pipeline.learn_run import Learning
+from lowtide.pipeline.job import Counts, JobInput, load_record
+from lowtide.pipeline.learn_run import Learning, LearntSize
 from lowtide.pipeline.measure_tokenizer import Comparison, NotCompared
-from lowtide.pipeline.train_job import (
-    COUNTING_NAME,
-    TrainJob,
-    load_train_job,
-    refuse_train_changes,
-)
-from lowtide.pipeline.train_manifest import (
-    RUN_NAME,
-    OutputFile,
-    TrainManifest,
-    corpus_inputs,
-    read_train_manifest,
-    write_train_manifest,
-)
 from lowtide.pipeline.train_prepare import TrainPrepared
 from lowtide.pipeline.train_settings import TrainSettings
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.source.blocks import BadRow
+from lowtide.storage.names import InnerPath
 from lowtide.storage.publish import (
     remove_leftovers,
     storage_errors,
@@ -42,6 +35,100 @@ from lowtide.storage.publish import (
 from lowtide.storage.sealed_json import write_sealed
 from lowtide.tokenizer.byte_pairs import BytePairs
 from lowtide.tokenizer.write_files import rank_file_name, tokenizer_files
+
+RUN_NAME = "run.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CorpusFile:
+    """One input, by its content first."""
+
+    fingerprint: str
+    size_bytes: int
+    kind: str
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutputFile:
+    """A file of the tokenizer, by its path inside the folder."""
+
+    name: InnerPath
+    size_bytes: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainManifest:
+    """Everything that can be said about the tokenizer without saying how it was run."""
+
+    format_version: int = 1
+    tool_version: str = __version__
+    settings: TrainSettings
+    corpus: tuple[CorpusFile, ...]
+    documents: int
+    text_bytes: int
+    words: int
+    distinct_words: int
+    longest_word_bytes: int
+    bad_rows: int
+    empty_documents: int
+    learnt: tuple[LearntSize, ...]
+    files: tuple[OutputFile, ...]
+
+
+def _describe_corpus(inputs: Sequence[JobInput]) -> tuple[CorpusFile, ...]:
+    """The inputs without their order."""
+    files = [
+        CorpusFile(
+            fingerprint=item.fingerprint,
+            size_bytes=item.size_bytes,
+            kind=item.kind,
+            name=item.name,
+        )
+        for item in inputs
+    ]
+    return tuple(sorted(files, key=lambda file: (file.fingerprint, file.size_bytes, file.name)))
+
+
+def corpus_inputs(manifest: TrainManifest, now: Sequence[JobInput]) -> tuple[JobInput, ...]:
+    """The inputs a folder was made from, by name; times of writing are not kept, so those of `now` stand in."""
+    times = {item.name: item.modified_ns for item in now}
+    inputs = [
+        JobInput(
+            name=file.name,
+            kind=file.kind,
+            size_bytes=file.size_bytes,
+            modified_ns=times.get(file.name, 0),
+            fingerprint=file.fingerprint,
+        )
+        for file in manifest.corpus
+    ]
+    return tuple(sorted(inputs, key=lambda item: item.name))
+
+
+def make_train_manifest(
+    settings: TrainSettings,
+    inputs: Sequence[JobInput],
+    counts: Counts,
+    learning: Learning,
+    files: Sequence[OutputFile],
+) -> TrainManifest:
+    """The manifest of a run that is done."""
+    totals = learning.totals
+    return TrainManifest(
+        settings=settings,
+        corpus=_describe_corpus(inputs),
+        documents=counts.documents,
+        text_bytes=totals.text_bytes,
+        words=totals.words,
+        distinct_words=totals.distinct_words,
+        longest_word_bytes=totals.longest_bytes,
+        bad_rows=counts.bad_count,
+        empty_documents=counts.empty_documents,
+        learnt=tuple(learning.describe(size) for size in settings.vocab_size),
+        files=tuple(files),
+    )
 
 
 def size_folder(settings: TrainSettings, vocab_size: int) -> str:
@@ -89,9 +176,8 @@ def _write(folder: Path, name: str, data: bytes) -> OutputFile:
     )
 
 
-def publish_tokenizer(
+def write_run_record(
     folder: Path,
-    manifest: TrainManifest,
     prepared: TrainPrepared,
     comparison: Comparison | NotCompared,
     *,
@@ -99,7 +185,7 @@ def publish_tokenizer(
     seconds: float,
     peak_private_bytes: int,
 ) -> None:
-    """What the run took and met, and last of all the manifest."""
+    """Write what the run took and met, which is not the same twice, so it is not in the manifest."""
     write_sealed(
         folder / RUN_NAME,
         {
@@ -113,20 +199,15 @@ def publish_tokenizer(
             "first_bad_rows": msgspec.to_builtins(tuple(bad)),
         },
     )
-    write_train_manifest(folder, manifest)
 
 
-def find_finished(folder: Path, job: TrainJob) -> TrainManifest:
-    """The manifest of a finished folder, if it was made by this very job and its files are there."""
-    manifest = read_train_manifest(folder)
-    before = TrainJob(settings=manifest.settings, inputs=corpus_inputs(manifest, job.inputs))
-    by_name = tuple(sorted(job.inputs, key=lambda item: item.name))
-    refuse_train_changes(before, replace(job, inputs=by_name), folder)
-    if any(item.fingerprint == "" for item in job.inputs):
-        raise UsageError(
-            f"{folder} holds a finished run over standard input; whether this is the same text is not known",
-            remedy="pass `--restart` to begin again, or choose another `--out`",
-        )
+def read_train_manifest(folder: Path) -> TrainManifest:
+    """The manifest of a finished folder; VerificationError where it is not as it was written."""
+    return load_record(folder / TOKENIZER.manifest_name, TrainManifest)
+
+
+def verify_files(folder: Path, manifest: TrainManifest) -> None:
+    """VerificationError unless every file that the manifest names is there as it was written."""
     for file in manifest.files:
         path = folder / file.name
         if not path.is_file() or xxhash.xxh3_128(path.read_bytes()).hexdigest() != file.digest:
@@ -134,18 +215,15 @@ def find_finished(folder: Path, job: TrainJob) -> TrainManifest:
                 f"{path} is missing or not as it was written",
                 remedy="pass `--restart` to make it again, or put the file back from a copy",
             )
-    return manifest
 
 
-def empty_tokenizer_folder(folder: Path, now: TrainSettings) -> None:
-    """`--restart`: remove what lowtide made here and nothing else. The manifest goes first, the job last."""
-    made_by = _settings_in(folder, now)
+def remove_tokenizer(folder: Path, made_by: Sequence[TrainSettings]) -> None:
+    """Remove the files of tokenizers with these settings and nothing else. The manifest goes first."""
     with storage_errors(folder):
         (folder / TOKENIZER.manifest_name).unlink(missing_ok=True)
         sync_folder(folder)
         for settings in made_by:
             _remove_outputs(folder, settings)
-    empty_work_folder(folder)
 
 
 def empty_work_folder(folder: Path) -> None:
@@ -153,22 +231,10 @@ def empty_work_folder(folder: Path) -> None:
     work = folder / WORK_FOLDER
     with storage_errors(work):
         for path in work.iterdir():
-            if path.suffix in (".words", ".text", ".tmp") or path.name == COUNTING_NAME:
+            if path.suffix in (".words", ".text", ".tmp") or path.name == TOKENIZER.progress_name:
                 path.unlink()
         sync_folder(work)
         (work / TOKENIZER.work_name).unlink(missing_ok=True)
-
-
-def _settings_in(folder: Path, now: TrainSettings) -> list[TrainSettings]:
-    """Of the runs that wrote into this folder. Where they cannot be read any more, those of this run."""
-    found = []
-    try:
-        if (folder / TOKENIZER.manifest_name).exists():
-            found.append(read_train_manifest(folder).settings)
-        job = load_train_job(folder)
-    except VerificationError:
-        return [now]
-    return found + ([job.settings] if job else [])
 
 
 def _remove_outputs(folder: Path, settings: TrainSettings) -> None:
