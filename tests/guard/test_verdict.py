@@ -9,24 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.guard.why.causes import exit_of
+from lowtide.guard.why.allocations import read_dimensions
 from lowtide.guard.why.death_texts import find_death_texts
-from lowtide.guard.why.evidence import (
-    EndRecord,
-    Evidence,
-    Exit,
-    LastReading,
-    Machine,
-    Session,
-    TextLog,
-)
+from lowtide.guard.why.evidence import Evidence, Exit, MachineFacts, TextLog, exit_of
 from lowtide.guard.why.kernel_log import KernelLog, KernelRecord
-from lowtide.guard.why.recognise_tensors import read_dimensions
 from lowtide.guard.why.verdict import Verdict, judge
+from lowtide.journal import RecordedEnd, RecordedMemory, Session
 from lowtide.units import GIB, MIB
 
 NOW = 1_000_000.0
-MACHINE = Machine(now=NOW, boot_at=1.0, total_ram_bytes=16 * GIB, swap_bytes=0)
+MACHINE = MachineFacts(now=NOW, boot_at=1.0, total_ram_bytes=16 * GIB, swap_bytes=0)
 NOTHING = Evidence(about="a test", machine=MACHINE)
 SESSION = Session(
     path="timeline.jsonl",
@@ -36,9 +28,9 @@ SESSION = Session(
     names=frozenset({"python3"}),
     started_at=NOW - 100,
     last_at=NOW,
-    last=LastReading(at=NOW, private_bytes=GIB, available_bytes=8 * GIB),
+    last=RecordedMemory(at=NOW, private_bytes=GIB, available_bytes=8 * GIB),
 )
-KILLED = EndRecord(at=NOW, outcome="ended", exit_code=137, signal=9)
+KILLED = RecordedEnd(at=NOW, outcome="ended", exit_code=137, signal=9)
 WATCHED = replace(NOTHING, pid=77, session=replace(SESSION, end=KILLED))
 SILENT = KernelLog(sources=("dmesg",), first_at=1.0)
 
@@ -95,7 +87,7 @@ def test_sigkill_is_what_the_kernels_log_makes_of_it(
 
 
 def test_a_child_that_was_killed_is_likely_the_reason_of_an_error() -> None:
-    failed = EndRecord(at=NOW, outcome="ended", exit_code=1)
+    failed = RecordedEnd(at=NOW, outcome="ended", exit_code=1)
     evidence = replace(WATCHED, session=replace(SESSION, end=failed), kernel=kill_of(78))
     assert in_short(judge(evidence)) == ("out of memory: the machine", "likely")
 
@@ -218,7 +210,7 @@ def test_a_machine_that_was_started_again_took_it_along() -> None:
 
 
 def test_a_watch_that_was_no_parent_knows_no_code_and_says_so() -> None:
-    unseen = EndRecord(at=NOW, outcome="ended")
+    unseen = RecordedEnd(at=NOW, outcome="ended")
     verdict = judge(replace(WATCHED, session=replace(SESSION, end=unseen)))
     assert in_short(verdict) == ("unknown", "unknown")
     assert "had not started it" in verdict.sentence
@@ -226,7 +218,7 @@ def test_a_watch_that_was_no_parent_knows_no_code_and_says_so() -> None:
 
 def test_what_speaks_against_the_verdict_is_shown() -> None:
     tight = replace(
-        SESSION, end=KILLED, last=LastReading(at=NOW, private_bytes=GIB, available_bytes=MIB)
+        SESSION, end=KILLED, last=RecordedMemory(at=NOW, private_bytes=GIB, available_bytes=MIB)
     )
     verdict = judge(replace(WATCHED, session=tight, kernel=SILENT))
     assert in_short(verdict) == ("killed from outside", "possible")
@@ -267,7 +259,7 @@ def test_a_fault_of_the_card_counts_where_the_end_was_nobodys_wish(
     record = KernelRecord(
         kind="gpu fault", line="NVRM: Xid", source="dmesg", at=NOW, pid=77, detail=f"Xid {xid}"
     )
-    end = EndRecord(at=NOW, outcome="ended", exit_code=code)
+    end = RecordedEnd(at=NOW, outcome="ended", exit_code=code)
     kernel = replace(SILENT, records=(record,))
     assert judge(replace(WATCHED, session=replace(SESSION, end=end), kernel=kernel)).cause == cause
 
