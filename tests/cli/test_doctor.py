@@ -225,7 +225,7 @@ def test_a_file_is_no_folder(capsys: Capsys, tmp_path: Path, below: str) -> None
     (tmp_path / "file").write_text("")
     refused = call(capsys, "doctor", "--quick", "--path", tmp_path / "file" / below)
     assert refused.code == 2
-    assert refused.problem == f"{tmp_path / 'file'} is a file and no folder"
+    assert refused.problem == f"{tmp_path / 'file'} is a file, not a folder"
 
 
 @LINUX

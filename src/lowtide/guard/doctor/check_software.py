@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 
 from lowtide.errors import UsageError
-from lowtide.guard.doctor.checks import Check, advice, ok, problem
+from lowtide.guard.doctor.checks import Check, Examination, advice, ok, problem
 from lowtide.native import load_native
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*([^;]*)(?:;(.*))?")
@@ -103,9 +103,9 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in release[0].split(".")) if release else ()
 
 
-def check_libraries(libraries: Sequence[Library]) -> list[Check]:
+def check_libraries(examination: Examination) -> list[Check]:
     """One line for each that is missing or of another release, and one for all that fit."""
-    core = [one for one in libraries if one.extra is None]
+    core = [one for one in examination.libraries if one.extra is None]
     if not core:
         told = "lowtide was not installed with pip, so what it needs is not known"
         return [advice("libraries", told, "`pip install lowtide`")]
@@ -118,9 +118,9 @@ def check_libraries(libraries: Sequence[Library]) -> list[Check]:
     return [*checks, ok("libraries", fitting)]
 
 
-def check_extras(libraries: Sequence[Library]) -> list[Check]:
+def check_extras(examination: Examination) -> list[Check]:
     """What can be added to lowtide; only torch is missed by many."""
-    extras = [one for one in libraries if one.extra is not None]
+    extras = [one for one in examination.libraries if one.extra is not None]
     checks = [
         problem("extras", f"{_words(one)}, and {one.name}{one.wanted} is needed", one.install)
         for one in extras
@@ -141,7 +141,7 @@ def _words(one: Library) -> str:
     return f"{one.name} is missing" if one.version is None else f"{one.name} {one.version} is here"
 
 
-def check_native() -> Check:
+def check_native(_examination: Examination) -> Check:
     """The compiled part of lowtide itself."""
     try:
         load_native()
