@@ -9,12 +9,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, TextIO
 
 from lowtide.events import Note
-from lowtide.guard.alerts import heaviest_of
-from lowtide.guard.forecast import Forecast
-from lowtide.guard.gpus import GpuReading
-from lowtide.guard.history import History
-from lowtide.guard.reading import Reading
-from lowtide.guard.result import Watched, WatchListener, WatchResult
+from lowtide.guard.alerts import Watched, WatchListener, WatchResult, heaviest_of
+from lowtide.guard.forecast import Forecast, History
+from lowtide.guard.reading import GpuReading, Reading
 from lowtide.guard.stages import ASK_SHARE, NOTE_SHARE, Alert, Response
 from lowtide.report.progress import as_long_as_it_is_heard, note_line
 from lowtide.report.results import print_json
