@@ -130,7 +130,9 @@ def forecast(history: History, limit_bytes: int) -> Forecast | None:
     if line is None or line.slope * history.seconds < _LEAST_GROWTH_BYTES:
         return None
     now = cells[-1].at
-    above = _usual_rise(cells, line)
+    # Nearly all readings of the later half, whose one-time steps are behind it, stay below this above the line.
+    rises = sorted(cell.high - line.at(cell.at) for cell in cells[len(cells) // 2 :])
+    above = max(0.0, rises[int(0.95 * (len(rises) - 1))])
     left_bytes = limit_bytes - line.at(now) - above
     if left_bytes <= 0:
         return None
@@ -142,7 +144,9 @@ def forecast(history: History, limit_bytes: int) -> Forecast | None:
 def _lay_line(cells: list[Cell]) -> _Line | None:
     """The line of the finest cut that is beyond doubt and that another cut confirms."""
     lines = [_fit(_lows(cells, parts)) for parts in _STRETCHES]
-    sure = [line for line in lines if _is_growth(line)]
+    sure = [
+        line for line in lines if line.lows >= 5 and line.slope > 0 and line.rising >= _RISING_SHARE
+    ]
     if len(sure) < 2:
         return None
     slopes = [line.slope for line in sure]
@@ -198,13 +202,3 @@ def _fit(points: list[tuple[float, float]]) -> _Line:
     noise = statistics.median(abs(low - height - slope * at) for at, low in points)
     rising = sum(1 for one in slopes if one > 0) / len(slopes)
     return _Line(slope, height, noise, rising, len(points))
-
-
-def _is_growth(line: _Line) -> bool:
-    return line.lows >= 5 and line.slope > 0 and line.rising >= _RISING_SHARE
-
-
-def _usual_rise(cells: list[Cell], line: _Line) -> float:
-    """How far readings reach above the line: nearly all of the later half, whose steps are behind it."""
-    rises = sorted(cell.high - line.at(cell.at) for cell in cells[len(cells) // 2 :])
-    return max(0.0, rises[int(0.95 * (len(rises) - 1))])

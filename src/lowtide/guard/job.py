@@ -53,7 +53,10 @@ class Job:
         self._started = start_time(pid)
         self._known: dict[int, int | None] = {}
         """Every process seen so far, and when it was started: one that leaves its parent is not forgotten."""
-        self._handle = _open_handle(pid)
+        self._handle: int | None = None
+        """A pidfd, readable when the process has ended; None on systems without it."""
+        with suppress(AttributeError, OSError):
+            self._handle = os.pidfd_open(pid)
 
     def members(self) -> list[int]:
         """Its living processes, in its box or outside; never this process, or what it started for itself."""
@@ -204,7 +207,13 @@ class Asking:
         if self._done == 0:
             self._done = 1
             if self.stop_file is not None:
-                return self._leave_file(self.stop_file)
+                path = self.stop_file
+                try:
+                    path.touch()
+                except OSError as error:
+                    self.stop_file = None  # SIGTERM is then sent at once
+                    return f"could not leave the stop file {path} ({error.strerror})"
+                return f"left the stop file {path}"
         if self._done == 1 and (self.stop_file is None or passed >= _FILE_SHARE):
             self._done = 2
             if not self.job.is_running:
@@ -212,19 +221,11 @@ class Asking:
             allowed = self.job.send(signal.SIGTERM)
             done = "sent SIGTERM to" if allowed else "may not send a signal to"
             return f"{done} process {self.job.pid}"
-        if self._done == 2 and passed >= _FIRST_SHARE and len(self.job.members()) > 1:
-            return self._send_all()
-        if self._done == 2 and not self.job.is_running:
-            return self._send_all()
+        if self._done == 2:
+            others = passed >= _FIRST_SHARE and len(self.job.members()) > 1
+            if others or not self.job.is_running:
+                return self._send_all()
         return None
-
-    def _leave_file(self, path: Path) -> str:
-        try:
-            path.touch()
-        except OSError as error:
-            self.stop_file = None  # SIGTERM comes at once then
-            return f"could not leave the stop file {path} ({error.strerror})"
-        return f"left the stop file {path}"
 
     def _send_all(self) -> str:
         self._done = 3
@@ -312,14 +313,6 @@ def written_file(pid: int, descriptor: int) -> Path | None:
     except OSError:
         return None
     return path if path.is_file() else None
-
-
-def _open_handle(pid: int) -> int | None:
-    """A pidfd, readable when the process has ended; None on systems without it."""
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        return None
 
 
 def _answers(pid: int) -> bool:

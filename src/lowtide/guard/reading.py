@@ -148,7 +148,8 @@ class Reader:
         return min(known, key=lambda pair: pair[1] - pair[0], default=(None, None))
 
     def _swapped_in(self, now: float) -> float:
-        pages = _vmstat(read_text(self.root / "proc/vmstat") or "", "pswpin")
+        text = read_text(self.root / "proc/vmstat") or ""
+        pages = sum(int(line[7:]) for line in text.splitlines() if line.startswith("pswpin "))
         before, self._swap = self._swap, (now, pages)
         if before is None or now <= before[0]:
             return 0.0
@@ -189,14 +190,6 @@ def _estimate(pid: int) -> ProcessUse | None:
         mapped_bytes=use.mapped_file_bytes,
         swapped_bytes=use.swapped_bytes,
     )
-
-
-def _vmstat(text: str, name: str) -> int:
-    for line in text.splitlines():
-        key, _, value = line.partition(" ")
-        if key == name:
-            return int(value)
-    return 0
 
 
 @contextmanager

@@ -123,7 +123,11 @@ def read_gpus(root: Path) -> DriverAnswer:
     """Ask the driver's own program, and look for cards that it may not know."""
     seen = DriverAnswer(
         driver_loaded=(root / "proc/driver/nvidia/version").exists(),
-        on_the_bus=_sits_on_the_bus(root),
+        on_the_bus=any(
+            (read_text(device / "vendor") or "").strip() == _NVIDIA
+            and (read_text(device / "class") or "").startswith(_DISPLAY)
+            for device in (root / "sys/bus/pci/devices").glob("*")
+        ),
     )
     command = ["nvidia-smi", _QUESTION, "--format=csv,noheader,nounits"]
     try:
@@ -152,14 +156,6 @@ def parse_gpus(told: str) -> list[SeenGpu]:
             card = SeenGpu(name=parts[3], driver=parts[0], total_bytes=total, used_bytes=used)
             cards.append(card)
     return cards
-
-
-def _sits_on_the_bus(root: Path) -> bool:
-    for device in (root / "sys/bus/pci/devices").glob("*"):
-        vendor, kind = read_text(device / "vendor") or "", read_text(device / "class") or ""
-        if vendor.strip() == _NVIDIA and kind.startswith(_DISPLAY):
-            return True
-    return False
 
 
 def check_gpu(examination: Examination) -> list[Check]:
@@ -314,19 +310,14 @@ def judge_torch(reading: TorchReading, *, card_here: bool) -> Check:
     if facts is None:
         told = f"does not start: {_short(reading.end or 'it said nothing')}"
         return problem("torch", told, "`pip install --force-reinstall 'lowtide[train]'`")
-    build = f"{facts.version}, {_build(facts)}"
+    built_for = f"ROCm {facts.hip}" if facts.hip else "the CPU"
+    build = f"{facts.version}, built for {f'CUDA {facts.cuda}' if facts.cuda else built_for}"
     if facts.problem is not None and (card_here or facts.sees_card):
         told = f"{build}, which cannot use the card: {_short(facts.problem)}"
         return problem("torch", told, _OTHER_BUILD)
     if card_here and not facts.sees_card:
         return problem("torch", f"{build}: it does not see the card that is here", _OTHER_BUILD)
     return ok("torch", f"{build}{_taken(facts.peak_bytes, 'starting it')}")
-
-
-def _build(facts: TorchFacts) -> str:
-    if facts.cuda:
-        return f"built for CUDA {facts.cuda}"
-    return f"built for ROCm {facts.hip}" if facts.hip else "built for the CPU"
 
 
 def judge_compile(reading: TorchReading) -> Check | None:

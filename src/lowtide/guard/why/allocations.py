@@ -148,7 +148,11 @@ def read_requested_size(line: str) -> RequestedSize | None:
 
 def read_gpu_figures(line: str) -> GpuFigures:
     """All figures of torch's messages, from release 1.0 to 2.11."""
-    found = {name: _first_size(line, patterns) for name, patterns in _COMPILED.items()}
+    found: dict[str, int | None] = {}
+    for name, patterns in _COMPILED.items():
+        matches = (pattern.search(line) for pattern in patterns)
+        match = next(filter(None, matches), None)
+        found[name] = _bytes(match[1], match[2]) if match else None
     allocated, reserved, unused = (
         found[f"{name}_bytes"] for name in ("allocated", "reserved", "unused")
     )
@@ -178,13 +182,6 @@ def _other_process(
         itself = next((one for one in others if (allocated or 0) <= one[1] <= ours), None)
         others = [one for one in others if one is not itself]
     return max(others, key=lambda one: one[1], default=(None, None))
-
-
-def _first_size(line: str, patterns: list[re.Pattern[str]]) -> int | None:
-    for pattern in patterns:
-        if match := pattern.search(line):
-            return _bytes(match[1], match[2])
-    return None
 
 
 def _bytes(number: str, unit: str) -> int:

@@ -19,7 +19,6 @@ from lowtide.guard.why.evidence import (
     TERMINATE,
     Evidence,
     Exit,
-    KernelMatch,
     LivingProcess,
     signal_name,
 )
@@ -221,16 +220,9 @@ def kernel_killed(evidence: Evidence) -> Finding | None:
         why += f"; the cgroup's memory limit was reached{_limit_in_words(evidence)}"
     else:
         why += "; the whole machine had no memory left"
-    sureness = _sure_of_kernel(evidence, best, killed)
+    itself = record.pid in (evidence.pid, evidence.session.pid if evidence.session else None)
+    sureness: Sureness = "certain" if best.proven and (itself or killed) else "likely"
     return Finding(cause=cause, sureness=sureness, why=why, record=record)
-
-
-def _sure_of_kernel(evidence: Evidence, match: KernelMatch, killed: bool) -> Sureness:
-    """Certain where number and time fit, and it was the process itself or it ended by SIGKILL."""
-    if not match.proven:
-        return "likely"
-    itself = match.record.pid in (evidence.pid, evidence.session.pid if evidence.session else None)
-    return "certain" if itself or killed else "likely"
 
 
 def _limit_in_words(evidence: Evidence) -> str:

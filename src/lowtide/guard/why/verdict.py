@@ -76,7 +76,12 @@ def evidence_lines(evidence: Evidence, finding: Finding) -> Iterator[EvidenceLin
     if evidence.session is not None:
         yield from _session_lines(evidence, evidence.session, finding)
     yield from _kernel_lines(evidence, finding)
-    yield from _missing_lines(evidence, finding)
+    for unread in evidence.kernel.unread if CAUSES[finding.cause].kernel_matters else ():
+        text = f"not read: {unread.reason}"
+        yield EvidenceLine(source=unread.source, text=text, speaks="neither")
+    if finding.tensor is not None and finding.tensor.exact:
+        names = ", ".join(known_names(evidence.dimensions))
+        yield EvidenceLine(source="settings", text=names, speaks="for")
 
 
 def _exit_line(seen: Exit, finding: Finding) -> EvidenceLine:
@@ -218,14 +223,6 @@ def _silence_line(evidence: Evidence, finding: Finding) -> EvidenceLine:
         return EvidenceLine(source=source, text=text, speaks="neither")
     text = "read, but it cannot be said to reach back to the end of this process"
     return EvidenceLine(source=source, text=text, speaks="neither")
-
-
-def _missing_lines(evidence: Evidence, finding: Finding) -> Iterator[EvidenceLine]:
-    for log in evidence.kernel.unread if CAUSES[finding.cause].kernel_matters else ():
-        yield EvidenceLine(source=log.source, text=f"not read: {log.reason}", speaks="neither")
-    if finding.tensor is not None and finding.tensor.exact:
-        names = ", ".join(known_names(evidence.dimensions))
-        yield EvidenceLine(source="settings", text=names, speaks="for")
 
 
 def _time_of(at: float | None) -> str:
