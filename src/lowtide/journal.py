@@ -232,7 +232,7 @@ def rewind(path: Path, step: int) -> int:
             sync_file(file.fileno())
         publish(partial, path)
     except BaseException:
-        with suppress(OSError):  # the first error is the one to tell
+        with suppress(OSError):  # the first error is the one to report
             partial.unlink(missing_ok=True)
         raise
     return dropped

@@ -200,7 +200,7 @@ def test_in_a_folder_that_was_removed_it_says_so_and_the_advice_works(tmp_path: 
 
     told = inside()
     assert told.returncode == 2
-    assert told.stderr.startswith("error: the current folder is not there any more\n")
+    assert told.stderr.startswith("error: the current folder no longer exists\n")
     assert "disk space" in inside("--path", str(tmp_path)).stdout
 
 

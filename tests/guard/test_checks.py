@@ -236,7 +236,7 @@ def test_pressure_is_read_where_the_kernel_tells_it(machine: FakeMachine) -> Non
         "work stood still for memory 45 % of the last ten seconds",
     )
     (machine.root / "proc/pressure/memory").unlink()
-    assert "not told by this kernel" in found(check_pressure(machine.seen()))[1]
+    assert "not reported by this kernel" in found(check_pressure(machine.seen()))[1]
 
 
 def test_huge_pages_for_everybody_are_advised_against(machine: FakeMachine) -> None:

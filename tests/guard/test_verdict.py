@@ -110,14 +110,14 @@ def test_a_run_of_ours_in_a_container_is_known_by_its_name() -> None:
 
 @given(code=st.integers(-64, 255).filter(lambda code: code not in (0, 75)))
 def test_an_exit_code_alone_never_proves_that_memory_was_the_reason(code: int) -> None:
-    verdict = judge(replace(NOTHING, exit=exit_of(code, None, source="as told"), kernel=SILENT))
+    verdict = judge(replace(NOTHING, exit=exit_of(code, None, source="given"), kernel=SILENT))
     assert "memory" not in verdict.cause.lower()
     if code in (137, -9):
         assert verdict.cause == "unknown"
 
 
 def test_137_with_somebody_elses_kill_stays_unknown_and_names_it() -> None:
-    verdict = judge(replace(NOTHING, exit=exit_of(137, None, source="as told"), kernel=kill_of(4)))
+    verdict = judge(replace(NOTHING, exit=exit_of(137, None, source="given"), kernel=kill_of(4)))
     assert verdict.cause == "unknown"
     assert any("process 4" in line.text for line in verdict.evidence)
     assert any("`--pid N`" in remedy for remedy in verdict.remedies)
@@ -146,7 +146,7 @@ GPT2 = read_dimensions("batch_size=8 block_size=1024 vocab_size=50304")
 
 
 def test_the_sentence_of_the_issue() -> None:
-    verdict = judge(told(*EVALUATING, OOM, dimensions=GPT2, exit=Exit(source="as told", code=1)))
+    verdict = judge(told(*EVALUATING, OOM, dimensions=GPT2, exit=Exit(source="given", code=1)))
     assert verdict.sentence == (
         "Out of GPU memory (certain): it asked the GPU for 1.54 GiB when 320.1 MiB of 11.8 GiB were free: exactly "
         "batch 8 × 1024 positions × 50304 vocabulary × 4 bytes, the logits in eval."
@@ -173,13 +173,13 @@ def test_a_neighbour_on_the_card_is_named_first() -> None:
 def test_a_text_that_the_program_outlived_is_at_most_possible() -> None:
     steps = [f"iter {n}: loss 3.1" for n in range(30)]
     assert judge(told(OOM, *steps)).cause == "unknown"
-    verdict = judge(told(OOM, *steps, exit=Exit(source="as told", code=1)))
+    verdict = judge(told(OOM, *steps, exit=Exit(source="given", code=1)))
     assert in_short(verdict) == ("failed", "certain")
 
 
 def test_a_launcher_that_kills_the_other_ranks_does_not_hide_the_reason() -> None:
     elastic = "E torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 0 (pid: 12)"
-    verdict = judge(told(*TRAINING, "[rank0]: " + OOM, elastic, exit=Exit(source="as told", signal=15)))  # fmt: skip
+    verdict = judge(told(*TRAINING, "[rank0]: " + OOM, elastic, exit=Exit(source="given", signal=15)))  # fmt: skip
     assert in_short(verdict) == ("out of GPU memory", "likely")
 
 
@@ -267,7 +267,7 @@ def test_a_fault_of_the_card_counts_where_the_end_was_nobodys_wish(
 @pytest.mark.parametrize("kind", ["tokenize", "train-tokenizer"])
 def test_an_abort_of_a_stage_of_ours_is_memory_that_was_refused(kind: str) -> None:
     session = replace(SESSION, kind=kind)
-    ended = exit_of(134, None, source="as told")
+    ended = exit_of(134, None, source="given")
     assert judge(replace(NOTHING, session=session, exit=ended)).cause == "MemoryError"
     of_others = replace(NOTHING, session=SESSION, exit=ended)
     assert judge(of_others).cause == "crashed"

@@ -80,7 +80,7 @@ class Hooks:
         self._running = [one for one in self._running if one.poll() is None]
         if self._command is None:
             return
-        told = {
+        variables = {
             "LOWTIDE_STAGE": stage_name(alert),
             "LOWTIDE_REASON": alert.reason,
             "LOWTIDE_PID": str(pid),
@@ -90,7 +90,7 @@ class Hooks:
         self._running.append(
             subprocess.Popen(
                 ["/bin/sh", "-c", self._command],
-                env={**self._environment, **told},
+                env={**self._environment, **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr,  # stdout is the job's own
                 start_new_session=True,

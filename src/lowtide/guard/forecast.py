@@ -158,7 +158,7 @@ def _lay_line(cells: list[Cell]) -> _Line | None:
 
 
 def _lows(cells: list[Cell], parts: int) -> list[tuple[float, float]]:
-    """The lowest of each part, where it lies; the first part, in which things are set up, is left out."""
+    """Time and height of the lowest of each part; the first part, in which things are set up, is left out."""
     first, last = cells[0].at, cells[-1].at
     width = (last - first) / parts
     lowest: dict[int, Cell] = {}

@@ -105,7 +105,7 @@ class Job:
 
     def send(self, number: int) -> bool:
         """Signal the first process, which knows best how to end the others. Returns whether we may."""
-        alive = [self.pid] if self.is_running else []  # its id may be somebody else's by now
+        alive = [self.pid] if self.is_running else []  # its id may be another process's by now
         return _signal(alive, number)
 
     def send_all(self, number: int) -> bool:
@@ -176,7 +176,7 @@ def _become_the_job(box: Box | None) -> None:
 
 @contextmanager
 def find_job(pid: int) -> Iterator[Job]:
-    """A process that somebody else started; it lives on afterwards."""
+    """A process that was started elsewhere; it lives on afterwards."""
     if start_time(pid) is None and not _answers(pid):
         raise UsageError(
             f"there is no process {pid}", remedy="pass the id of a running process as `--pid`"

@@ -1,4 +1,4 @@
-"""Which files does some process hold open for writing? Linux alone tells."""
+"""Which files does some process hold open for writing? Only Linux shows it."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _ACCESS = 3
 def find_written(files: Set[FileId]) -> set[FileId]:
     """Those of the files that a process has open for writing.
 
-    Empty where the system does not tell. Processes that we may not look into are passed over. One pass over all
+    Empty where the system does not show it. Processes that we may not look into are passed over. One pass over all
     open files of the machine: a few milliseconds for a thousand of them.
     """
     if not files or not _PROC.is_dir():

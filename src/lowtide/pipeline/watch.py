@@ -168,7 +168,7 @@ class _Watching:
         elif box is not None:
             why = "none was named"
             if self._settings.lines.most is Response.NOTE:
-                why = "`--until note` only tells"
+                why = "`--until note` only reports"
             where = f"the job has a {box.how} of its own, without a limit, for {why}"
         return f"limit {words}; {where}"
 
@@ -216,7 +216,7 @@ class _Watching:
             self._forced = True
             self._note(f"sending SIGKILL to the {len(self._job.members())} processes of the job")
             if not self._job.end():
-                self._note("the job belongs to somebody else and may not be ended")
+                self._note("the job belongs to another user and may not be ended")
 
     def _look_ahead(self, reading: Reading) -> None:
         found = forecast(self._history, self._settings.lines.limit_bytes)

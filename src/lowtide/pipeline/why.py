@@ -85,7 +85,7 @@ def gather_evidence(question: Question) -> Evidence:
         session=session,
         exit=None
         if question.exit_code is None
-        else exit_of(question.exit_code, None, source="as told"),
+        else exit_of(question.exit_code, None, source="given"),
         logs=(
             *(_read_text_log(span) for span in spans),
             *(TextLog(path=span.path, changed_at=None, problem=_NOT_BESIDE) for span in unread),
@@ -182,7 +182,7 @@ def _may_read(span: LogSpan, journal: Path, question: Question) -> bool:
 
 
 def _read_text_log(span: LogSpan) -> TextLog:
-    """The last part of a log and what it tells. Only plain files: a pipe would be waited for."""
+    """The last part of a log and the death texts in it. Only plain files: a pipe would be waited for."""
     name, path = span.path, Path(span.path)
     try:
         found = path.stat()

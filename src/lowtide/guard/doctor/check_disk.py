@@ -33,7 +33,7 @@ _RAM = (
 )
 _NETWORK = ("over the network, as fast as that is", None)
 _WINDOWS = (
-    "files of the host behind a slow door",
+    "the host's files, reached slowly",
     "keep data on the Linux side, such as in your home",
 )
 _FILE_SYSTEMS: dict[str, tuple[str, str | None]] = {
@@ -102,15 +102,15 @@ def check_space(examination: Examination) -> Check:
     space = examination.space
     assert space is not None, "the disk is read before it is judged"
     left = f"{format_bytes(space.free_bytes)} free of {format_bytes(space.total_bytes)}"
-    told = f"{left}, at {examination.folder}"
+    finding = f"{left}, at {examination.folder}"
     remedy = "free some, or ask about another disk with `--path DIR` and write there"
     if space.free_files is not None and space.free_files < _FEW_FILES:
-        return problem("disk space", f"{told}, but only {space.free_files} more files", remedy)
+        return problem("disk space", f"{finding}, but only {space.free_files} more files", remedy)
     if space.free_bytes < _SCARCE_BYTES:
-        return problem("disk space", told, remedy)
+        return problem("disk space", finding, remedy)
     if space.free_bytes < _LITTLE_BYTES:
-        return advice("disk space", f"{told}: a billion tokens take 1.9 GiB or more", remedy)
-    return ok("disk space", told)
+        return advice("disk space", f"{finding}: a billion tokens take 1.9 GiB or more", remedy)
+    return ok("disk space", finding)
 
 
 def check_file_system(examination: Examination) -> Check | None:
@@ -122,8 +122,8 @@ def check_file_system(examination: Examination) -> Check | None:
     if kind == "overlay" and examination.container:
         finding = "what is written here is gone when the container is removed"
         remedy = "mount a folder of the host and write there: `-v DIR:DIR`"
-    told = f"{kind}: {finding}" if finding else kind
-    return advice("file system", told, remedy) if remedy else ok("file system", told)
+    finding = f"{kind}: {finding}" if finding else kind
+    return advice("file system", finding, remedy) if remedy else ok("file system", finding)
 
 
 def check_temporary(examination: Examination) -> Check | None:
@@ -131,8 +131,8 @@ def check_temporary(examination: Examination) -> Check | None:
     try:
         folder = Path(tempfile.gettempdir()).resolve()
     except FileNotFoundError:
-        told = "no folder takes them: neither TMPDIR nor /tmp can be written"
-        return problem("temporary files", told, "`export TMPDIR=DIR`, a folder of your own")
+        finding = "there is no folder for them: neither TMPDIR nor /tmp can be written"
+        return problem("temporary files", finding, "`export TMPDIR=DIR`, a folder of your own")
     wrong = find_wrong_temporary(examination.environ, used=folder)
     if wrong is not None:
         return wrong
@@ -149,8 +149,10 @@ def judge_temporary(folder: Path, kind: str | None, *, other: Path | None) -> Ch
         return None
     if kind not in IN_MEMORY:
         return ok("temporary files", f"{folder}, on {kind}")
-    told = f"{folder} is {kind}: temporary files take RAM"
-    return advice("temporary files", told, f"`export TMPDIR={other or 'DIR'}`, a folder on a disk")
+    finding = f"{folder} is {kind}: temporary files take RAM"
+    return advice(
+        "temporary files", finding, f"`export TMPDIR={other or 'DIR'}`, a folder on a disk"
+    )
 
 
 def find_wrong_temporary(environ: Mapping[str, str], *, used: Path) -> Check | None:
@@ -163,8 +165,8 @@ def find_wrong_temporary(environ: Mapping[str, str], *, used: Path) -> Check | N
         what, remedy = "not a folder", f"`unset {name}`, or name a folder"
     else:
         what, remedy = "not there", f"`mkdir -p {shlex.quote(folder)}`, or `unset {name}`"
-    told = f"{name} is {folder}, which is {what}: some programs fail, others use {used}"
-    return advice("temporary files", told, remedy)
+    finding = f"{name} is {folder}, which is {what}: some programs fail, others use {used}"
+    return advice("temporary files", finding, remedy)
 
 
 def check_shared_memory(examination: Examination) -> Check | None:
@@ -172,13 +174,13 @@ def check_shared_memory(examination: Examination) -> Check | None:
     total_bytes = examination.shared_memory_bytes
     if total_bytes is None:
         return None
-    told = f"/dev/shm holds {format_bytes(total_bytes)}"
+    finding = f"/dev/shm holds {format_bytes(total_bytes)}"
     if total_bytes >= _SMALL_SHM_BYTES:
-        return ok("shared memory", told)
+        return ok("shared memory", finding)
     remedy = "as root: `mount -o remount,size=4G /dev/shm`"
     if examination.container:
         remedy = "start the container with `--shm-size=4g` or `--ipc=host`"
-    return advice("shared memory", f"{told}: torch's data workers die when it is full", remedy)
+    return advice("shared memory", f"{finding}: torch's data workers die when it is full", remedy)
 
 
 def check_writing(examination: Examination) -> Check:
@@ -233,9 +235,9 @@ def measure_writing(
 def judge_speed(written: Written) -> Check:
     rate = format_bytes(int(written.bytes_per_second))
     how = f"{format_bytes(written.total_bytes)} written and synced in {format_seconds(written.seconds)}"
-    told = f"{rate}/s (measured: {how})"
+    finding = f"{rate}/s (measured: {how})"
     if written.bytes_per_second >= _SLOW_BYTES_PER_SECOND:
-        return ok("write speed", told)
+        return ok("write speed", finding)
     return advice(
-        "write speed", f"{told}: slow", "write to a faster disk; `--path DIR` measures it"
+        "write speed", f"{finding}: slow", "write to a faster disk; `--path DIR` measures it"
     )

@@ -43,7 +43,7 @@ os.environ.update(
 )
 
 def end_with_the_parent():
-    os.read(0, 1)  # nothing ever comes: the pipe closes when whoever asked has gone
+    os.read(0, 1)  # nothing ever comes: the pipe closes when the parent has gone
     shutil.rmtree(folder, ignore_errors=True)
     os.killpg(0, signal.SIGKILL) if hasattr(os, "killpg") else os._exit(1)
 
@@ -137,7 +137,9 @@ def read_gpus(root: Path) -> DriverAnswer:
     except FileNotFoundError:
         return seen
     except subprocess.TimeoutExpired:
-        return replace(seen, asked=True, complaint=f"it is silent for {_SECONDS_TO_ANSWER:.0f} s")
+        return replace(
+            seen, asked=True, complaint=f"it has not answered for {_SECONDS_TO_ANSWER:.0f} s"
+        )
     except OSError as error:
         return replace(seen, asked=True, complaint=str(error))
     if done.returncode == 0:
@@ -146,10 +148,10 @@ def read_gpus(root: Path) -> DriverAnswer:
     return replace(seen, asked=True, complaint=said[0])
 
 
-def parse_gpus(told: str) -> list[SeenGpu]:
+def parse_gpus(answer: str) -> list[SeenGpu]:
     """Reads lines such as `570.86, 12282, 431, NVIDIA GeForce RTX 4070`; others are passed over."""
     cards = []
-    for line in told.splitlines():
+    for line in answer.splitlines():
         parts = [part.strip() for part in line.split(",", 3)]
         if len(parts) == 4 and parts[1].isdigit() and parts[2].isdigit():
             total, used = int(parts[1]) * MIB, int(parts[2]) * MIB
@@ -163,14 +165,14 @@ def check_gpu(examination: Examination) -> list[Check]:
     reading = examination.gpus
     assert reading is not None, "the driver is asked before it is judged"
     if reading.complaint is not None:
-        told = f"nvidia-smi does not answer: {reading.complaint}"
-        remedy = "restart the machine, which loads the driver anew; if that fails, reinstall it"
-        return [problem("GPU", told, remedy)]
+        finding = f"nvidia-smi does not answer: {reading.complaint}"
+        remedy = "restart the machine, which reloads the driver; if that fails, reinstall it"
+        return [problem("GPU", finding, remedy)]
     if not reading.cards:
         return [_without_card(reading, examination.container)]
     if are_hidden(examination.environ):
-        told = f"{reading.cards[0].name} is here, but CUDA_VISIBLE_DEVICES hides it"
-        return [advice("GPU", told, "`unset CUDA_VISIBLE_DEVICES`")]
+        finding = f"{reading.cards[0].name} is here, but CUDA_VISIBLE_DEVICES hides it"
+        return [advice("GPU", finding, "`unset CUDA_VISIBLE_DEVICES`")]
     return [_judge_card(card) for card in reading.cards]
 
 
@@ -181,26 +183,28 @@ def are_hidden(environ: Mapping[str, str]) -> bool:
 
 def _without_card(reading: DriverAnswer, container: str | None) -> Check:
     if reading.driver_loaded and not reading.asked:
-        told = "an NVIDIA driver is loaded, but there is no nvidia-smi: `plan` cannot see the card"
+        finding = (
+            "an NVIDIA driver is loaded, but there is no nvidia-smi: `plan` cannot see the card"
+        )
         remedy = "install the driver's tools (`nvidia-utils`)"
         if container:
             remedy = "start the container with `-e NVIDIA_DRIVER_CAPABILITIES=compute,utility`"
-        return advice("GPU", told, remedy)
+        return advice("GPU", finding, remedy)
     if reading.on_the_bus:
         if container:
-            told = "the host has an NVIDIA card, and the container was not given it"
-            return advice("GPU", told, "start the container with `--gpus all`")
-        told = "an NVIDIA card is here, and no driver that answers"
-        return advice("GPU", told, "install NVIDIA's driver, then restart the machine")
+            finding = "the host has an NVIDIA card, and the container was not given it"
+            return advice("GPU", finding, "start the container with `--gpus all`")
+        finding = "an NVIDIA card is here, and no driver that answers"
+        return advice("GPU", finding, "install NVIDIA's driver, then restart the machine")
     return ok("GPU", "no NVIDIA card found: training runs on the CPU, which is for small models")
 
 
 def _judge_card(card: SeenGpu) -> Check:
-    told = f"{card.name}, {format_bytes(card.total_bytes)}, driver {card.driver}"
+    finding = f"{card.name}, {format_bytes(card.total_bytes)}, driver {card.driver}"
     if card.used_bytes > _TAKEN_SHARE * card.total_bytes:
-        taken = f"{told}; {format_bytes(card.used_bytes)} of it are taken"
+        taken = f"{finding}; {format_bytes(card.used_bytes)} of it are taken"
         return advice("GPU", taken, "`nvidia-smi` lists who holds it; end what is not needed")
-    return ok("GPU", told)
+    return ok("GPU", finding)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -293,8 +297,8 @@ def check_torch(examination: Examination) -> list[Check]:
         return [ok("torch", NOT_TRIED), ok("torch.compile", NOT_TRIED)]
     left = machine_limit(root=examination.root).total_bytes
     if left < NEEDED_BYTES:
-        told = f"not tried: it may take {format_bytes(NEEDED_BYTES)} of memory"
-        return [ok("torch", f"{told}, and {format_bytes(left)} are left")]
+        finding = f"not tried: it may take {format_bytes(NEEDED_BYTES)} of memory"
+        return [ok("torch", f"{finding}, and {format_bytes(left)} are left")]
     text = "trying torch and its compiler, which takes half a minute; --quick skips it"
     examination.listen(Note(text=text))
     reading = ask_torch(compiles=True)
@@ -308,13 +312,13 @@ def judge_torch(reading: TorchReading, *, card_here: bool) -> Check:
     """Whether torch starts, and whether it can use the card that the driver knows."""
     facts = reading.torch
     if facts is None:
-        told = f"does not start: {_short(reading.end or 'it said nothing')}"
-        return problem("torch", told, "`pip install --force-reinstall 'lowtide[train]'`")
+        finding = f"does not start: {_short(reading.end or 'it said nothing')}"
+        return problem("torch", finding, "`pip install --force-reinstall 'lowtide[train]'`")
     built_for = f"ROCm {facts.hip}" if facts.hip else "the CPU"
     build = f"{facts.version}, built for {f'CUDA {facts.cuda}' if facts.cuda else built_for}"
     if facts.problem is not None and (card_here or facts.sees_card):
-        told = f"{build}, which cannot use the card: {_short(facts.problem)}"
-        return problem("torch", told, _OTHER_BUILD)
+        finding = f"{build}, which cannot use the card: {_short(facts.problem)}"
+        return problem("torch", finding, _OTHER_BUILD)
     if card_here and not facts.sees_card:
         return problem("torch", f"{build}: it does not see the card that is here", _OTHER_BUILD)
     return ok("torch", f"{build}{_taken(facts.peak_bytes, 'starting it')}")
@@ -330,20 +334,20 @@ def judge_compile(reading: TorchReading) -> Check | None:
     if reading.end is not None:
         device = "cuda" if reading.torch.sees_card and not reading.compiled else "cpu"
         return _failed(device, reading.end)
-    told = " and ".join(
+    finding = " and ".join(
         f"for {one.device} in {format_seconds(one.seconds)}" for one in reading.compiled
     )
     peak = max((one.peak_bytes or 0 for one in reading.compiled), default=0)
-    return ok("torch.compile", f"works {told} (measured){_taken(peak, 'trying it')}")
+    return ok("torch.compile", f"works {finding} (measured){_taken(peak, 'trying it')}")
 
 
 def _failed(device: str, reason: str) -> Check:
-    told = f"fails for {device}: {_short(reason)}"
+    finding = f"fails for {device}: {_short(reason)}"
     compiler = "install a C++ compiler and Python's headers (Debian, Ubuntu: `apt install g++ python3-dev`)"
     if device == "cuda":
         remedy = f"{compiler}; or `compiled = false` in the file of `lowtide plan --write`"
-        return problem("torch.compile", told, remedy)
-    return advice("torch.compile", told, f"{compiler}; on the CPU lowtide trains without it")
+        return problem("torch.compile", finding, remedy)
+    return advice("torch.compile", finding, f"{compiler}; on the CPU lowtide trains without it")
 
 
 def _taken(peak_bytes: int | None, doing: str) -> str:

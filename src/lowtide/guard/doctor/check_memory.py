@@ -54,24 +54,24 @@ def check_swap(examination: Examination) -> Check | None:
     swaps = read_text(examination.root / "proc/swaps") or ""
     devices = [line.split()[0] for line in swaps.splitlines()[1:] if line.strip()]
     if devices and all(Path(device).name.startswith("zram") for device in devices):
-        told = f"{finding}; all of it is zram, which lies compressed in RAM itself"
-        return advice("swap", told, "count on RAM alone, or add a swap file on a disk")
+        finding = f"{finding}; all of it is zram, which lies compressed in RAM itself"
+        return advice("swap", finding, "count on RAM alone, or add a swap file on a disk")
     if free < total // 10:
         return advice("swap", f"{finding}: the machine is short of memory", _END_OTHERS)
     return ok("swap", finding)
 
 
 def _without_swap(examination: Examination) -> Check:
-    told = "none: when memory is full, the kernel kills a process at once"
+    finding = "none: when memory is full, the kernel kills a process at once"
     if _overcommit(examination.root) == 1:
-        told = "none, and overcommit is 1: no request fails, and later the kernel kills"
-        return advice("swap", told, examination.as_root("sysctl vm.overcommit_memory=0"))
+        finding = "none, and overcommit is 1: no request fails, and later the kernel kills"
+        return advice("swap", finding, examination.as_root("sysctl vm.overcommit_memory=0"))
     if examination.container:
-        return ok("swap", told)
+        return ok("swap", finding)
     command = (
         "fallocate -l 8G /swapfile && chmod 600 /swapfile && mkswap /swapfile && swapon /swapfile"
     )
-    return advice("swap", told, f"keep `--memory` below what is free, or as root: `{command}`")
+    return advice("swap", finding, f"keep `--memory` below what is free, or as root: `{command}`")
 
 
 def check_cgroup(examination: Examination) -> Check | None:
@@ -94,11 +94,11 @@ def check_cgroup(examination: Examination) -> Check | None:
         "lowtide keeps to it by itself"
     )
     if least.limit_bytes < LEAST_BYTES:
-        told = f"allows {allowed} ({where}); a stage needs {format_bytes(LEAST_BYTES)}"
-        return problem("cgroup", told, remedy)
+        finding = f"allows {allowed} ({where}); a stage needs {format_bytes(LEAST_BYTES)}"
+        return problem("cgroup", finding, remedy)
     if least.limit_bytes < _MUCH_BELOW * examination.ram_bytes:
-        told = f"`free` shows {format_bytes(examination.ram_bytes)}, but this job may use {allowed} ({where})"
-        return advice("cgroup", told, remedy)
+        finding = f"`free` shows {format_bytes(examination.ram_bytes)}, but this job may use {allowed} ({where})"
+        return advice("cgroup", finding, remedy)
     return ok("cgroup", f"allows {allowed} ({where})")
 
 
@@ -115,10 +115,10 @@ def check_slurm(examination: Examination) -> Check | None:
     if not granted:
         return ok("Slurm", f"job {job}, no memory named: what the cgroup allows counts")
     least = min(granted, key=lambda one: one.total_bytes)
-    told = f"job {job} may use {format_bytes(least.total_bytes)} ({least.source})"
+    finding = f"job {job} may use {format_bytes(least.total_bytes)} ({least.source})"
     if least.total_bytes < LEAST_BYTES:
-        return problem("Slurm", told, "ask for more, such as `sbatch --mem=8G`")
-    return ok("Slurm", told)
+        return problem("Slurm", finding, "ask for more, such as `sbatch --mem=8G`")
+    return ok("Slurm", finding)
 
 
 def check_overcommit(examination: Examination) -> Check | None:
@@ -134,9 +134,11 @@ def check_overcommit(examination: Examination) -> Check | None:
         return ok("overcommit", words.get(mode, f"mode {mode}"))
     fields = kib_fields(read_text(examination.root / "proc/meminfo") or "")
     left = max(0, fields.get("CommitLimit", 0) - fields.get("Committed_AS", 0))
-    told = f"mode 2: reserved memory counts as used, and {format_bytes(left)} can still be reserved"
+    finding = (
+        f"mode 2: reserved memory counts as used, and {format_bytes(left)} can still be reserved"
+    )
     judge = problem if left < _LITTLE_PROMISE_BYTES else advice
-    return judge("overcommit", told, examination.as_root("sysctl vm.overcommit_memory=0"))
+    return judge("overcommit", finding, examination.as_root("sysctl vm.overcommit_memory=0"))
 
 
 def _overcommit(root: Path) -> int | None:
@@ -151,15 +153,15 @@ def check_pressure(examination: Examination) -> Check | None:
     text = read_text(examination.root / "proc/pressure/memory")
     found = re.search(r"^full avg10=([0-9.]+)", text or "", re.MULTILINE)
     if found is None:
-        told = "not told by this kernel: `watch` goes by free memory and swapping alone"
-        remedy = "nothing must be done; a kernel built with PSI tells it when booted with `psi=1`"
-        return advice("pressure (PSI)", told, remedy)
+        finding = "not reported by this kernel: `watch` goes by free memory and swapping alone"
+        remedy = "nothing must be done; a kernel built with PSI reports it when booted with `psi=1`"
+        return advice("pressure (PSI)", finding, remedy)
     percent = float(found[1])
-    told = f"work stood still for memory {percent:.0f} % of the last ten seconds"
+    finding = f"work stood still for memory {percent:.0f} % of the last ten seconds"
     if percent >= _STALLING_PERCENT:
         remedy = "end what is not needed, or wait: this machine is short of memory now"
-        return advice("pressure (PSI)", told, remedy)
-    return ok("pressure (PSI)", told)
+        return advice("pressure (PSI)", finding, remedy)
+    return ok("pressure (PSI)", finding)
 
 
 def check_huge_pages(examination: Examination) -> Check | None:
@@ -170,8 +172,8 @@ def check_huge_pages(examination: Examination) -> Check | None:
         return None
     if found[1] != "always":
         return ok("huge pages", found[1])
-    told = "always: a program may take more memory than it asks for"
-    return advice("huge pages", told, examination.as_root(f"echo madvise > /{path}"))
+    finding = "always: a program may take more memory than it asks for"
+    return advice("huge pages", finding, examination.as_root(f"echo madvise > /{path}"))
 
 
 def check_killers(examination: Examination) -> Check | None:
@@ -182,12 +184,12 @@ def check_killers(examination: Examination) -> Check | None:
     running = [name for name in _KILLERS if name in names]
     if not running:
         return None
-    told = f"{' and '.join(running)} ends jobs before memory is full"
+    finding = f"{' and '.join(running)} ends jobs before memory is full"
     remedy = (
         "leave a tenth of RAM free: pass `--memory`; "
-        f"`journalctl -u {running[0]}` tells what it has ended"
+        f"`journalctl -u {running[0]}` shows what it has ended"
     )
-    return advice("early killer", told, remedy)
+    return advice("early killer", finding, remedy)
 
 
 def check_job_limits(examination: Examination) -> Check | None:
@@ -198,10 +200,10 @@ def check_job_limits(examination: Examination) -> Check | None:
     with open_box(_TRIED_LIMIT_BYTES) as box:
         if box is not None:
             return ok("limits of jobs", f"`watch --limit` can enforce them ({box.how})")
-    told = "no cgroup can be made here: `watch --limit` looks at a job instead of walling it in"
+    finding = "no cgroup can be made here: `watch --limit` watches a job but cannot wall it in"
     remedy = "for a wall, run the job as root or in a container with `--memory 8g`"
     if examination.container:
         remedy = "for a wall around all of it, start the container with `--memory 8g`"
     elif (root / "run/systemd/system").exists():
         remedy = "for a wall: `systemd-run --user --scope -p MemoryMax=8G COMMAND`"
-    return advice("limits of jobs", told, remedy)
+    return advice("limits of jobs", finding, remedy)

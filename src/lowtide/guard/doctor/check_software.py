@@ -107,8 +107,8 @@ def check_libraries(examination: Examination) -> list[Check]:
     """One line for each that is missing or of another release, and one for all that fit."""
     core = [one for one in examination.libraries if one.extra is None]
     if not core:
-        told = "lowtide was not installed with pip, so what it needs is not known"
-        return [advice("libraries", told, "`pip install lowtide`")]
+        finding = "lowtide was not installed with pip, so what it needs is not known"
+        return [advice("libraries", finding, "`pip install lowtide`")]
     checks = [
         problem("libraries", f"{_words(one)}, and {one.name}{one.wanted} is needed", one.install)
         for one in core
@@ -128,13 +128,13 @@ def check_extras(examination: Examination) -> list[Check]:
     ]
     missed = [one.name for one in extras if one.version is None and one.extra == ESSENTIAL]
     if missed:
-        told = f"{' and '.join(missed)} not installed: nothing trains without"
-        checks.append(advice("extras", told, f"`pip install 'lowtide[{ESSENTIAL}]'`"))
+        finding = f"{' and '.join(missed)} not installed: nothing trains without"
+        checks.append(advice("extras", finding, f"`pip install 'lowtide[{ESSENTIAL}]'`"))
     here = ", ".join(f"{one.name} {one.version}" for one in extras if one.fits)
     absent = sorted({str(one.extra) for one in extras if one.version is None} - {ESSENTIAL})
     rest = "not installed, rarely needed: " + ", ".join(f"lowtide[{extra}]" for extra in absent)
-    told = "; ".join(part for part in (here, rest if absent else "") if part)
-    return [*checks, ok("extras", told)] if told else checks
+    finding = "; ".join(part for part in (here, rest if absent else "") if part)
+    return [*checks, ok("extras", finding)] if finding else checks
 
 
 def _words(one: Library) -> str:

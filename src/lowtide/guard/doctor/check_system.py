@@ -54,10 +54,10 @@ def check_system(_examination: Examination) -> Check:
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     system = f"{platform.system()} {platform.release()} on {platform.machine()}"
-    told = f"{system}, Python {platform.python_version()}, {cores} cores"
+    finding = f"{system}, Python {platform.python_version()}, {cores} cores"
     if sys.maxsize < 1 << 32:
-        return problem("system", f"{told}, 32 bits", "install a Python of 64 bits")
-    return ok("system", told)
+        return problem("system", f"{finding}, 32 bits", "install a Python of 64 bits")
+    return ok("system", finding)
 
 
 def find_container(root: Path, environ: Mapping[str, str]) -> str | None:
@@ -79,8 +79,8 @@ def check_container(examination: Examination) -> Check | None:
     """A container shows the host's figures as its own."""
     if examination.container is None:
         return None
-    told = f"inside {examination.container}: what `free` shows and the kernel's settings are the host's"
-    return ok("container", told)
+    finding = f"inside {examination.container}: what `free` shows and the kernel's settings are the host's"
+    return ok("container", finding)
 
 
 def check_wsl(examination: Examination) -> Check | None:
@@ -89,15 +89,15 @@ def check_wsl(examination: Examination) -> Check | None:
     if "microsoft" not in version.lower():
         return None
     if "-Microsoft" in version:  # 4.4.0-19041-Microsoft; version 2 writes -microsoft
-        told = "version 1: it has neither cgroups nor the GPU"
-        return advice("WSL", told, "in Windows: `wsl --set-version NAME 2`, NAME from `wsl -l`")
+        finding = "version 1: it has neither cgroups nor the GPU"
+        return advice("WSL", finding, "in Windows: `wsl --set-version NAME 2`, NAME from `wsl -l`")
     ram = format_bytes(examination.ram_bytes)
-    told = f"version 2: Windows lends it {ram} of RAM, half of its own by default"
+    finding = f"version 2: Windows lends it {ram} of RAM, half of its own by default"
     remedy = (
         "in Windows, write `[wsl2]` and below it `memory=24GB` (as fits) into `.wslconfig` in "
         "your user folder, then `wsl --shutdown`; keep data in the Linux home, for /mnt/c is slow"
     )
-    return advice("WSL", told, remedy)
+    return advice("WSL", finding, remedy)
 
 
 def read_ulimits() -> dict[Resource, Ulimit]:
@@ -131,25 +131,25 @@ def _low_limits(limits: Mapping[Resource, Ulimit], ram: int) -> Iterator[Check]:
     space, data, size = limits["AS"].soft, limits["DATA"].soft, limits["FSIZE"].soft
     seconds, files = limits["CPU"].soft, limits["NOFILE"].soft
     if space is not None:
-        told = (
+        finding = (
             f"{format_bytes(space)} of addresses: mapped files count too, and torch maps many GiB"
         )
         judge = problem if space < ram else advice
-        yield judge("ulimit -v", told, _how_to_raise("AS", limits["AS"], None))
+        yield judge("ulimit -v", finding, _how_to_raise("AS", limits["AS"], None))
     if data is not None and data < ram:
-        told = (
+        finding = (
             f"a process may take {format_bytes(data)} of private memory; beyond, allocations fail"
         )
-        yield advice("ulimit -d", told, _how_to_raise("DATA", limits["DATA"], None))
+        yield advice("ulimit -d", finding, _how_to_raise("DATA", limits["DATA"], None))
     if size is not None:
-        told = f"no file may grow beyond {format_bytes(size)}"
-        yield problem("ulimit -f", told, _how_to_raise("FSIZE", limits["FSIZE"], None))
+        finding = f"no file may grow beyond {format_bytes(size)}"
+        yield problem("ulimit -f", finding, _how_to_raise("FSIZE", limits["FSIZE"], None))
     if seconds is not None:
-        told = f"a process is killed after {format_seconds(seconds)} of CPU time"
-        yield advice("ulimit -t", told, _how_to_raise("CPU", limits["CPU"], None))
+        finding = f"a process is killed after {format_seconds(seconds)} of CPU time"
+        yield advice("ulimit -t", finding, _how_to_raise("CPU", limits["CPU"], None))
     if files is not None and files < _FEW_FILES:
-        told = f"{files} open files: few for a folder of many shards"
-        yield advice("ulimit -n", told, _how_to_raise("NOFILE", limits["NOFILE"], _WANTED_FILES))
+        finding = f"{files} open files: few for a folder of many shards"
+        yield advice("ulimit -n", finding, _how_to_raise("NOFILE", limits["NOFILE"], _WANTED_FILES))
 
 
 def _how_to_raise(name: Resource, limit: Ulimit, wanted: int | None) -> str:

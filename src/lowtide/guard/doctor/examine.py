@@ -94,7 +94,7 @@ def _nearest_folder(path: Path) -> Path:
         whole = path.resolve()
     except FileNotFoundError as cause:  # a relative path, and the current folder was removed
         raise UsageError(
-            "the current folder is not there any more",
+            "the current folder no longer exists",
             remedy="`cd` to one that is, or pass a whole path: `--path /DIR`",
         ) from cause
     except (OSError, RuntimeError) as cause:  # links in a circle; newer Pythons resolve them

@@ -17,7 +17,7 @@ _SPARE_SHARE = 1.25
 _GROWN = 1.5
 _OURS = ("tokenize", "train-tokenizer", "train")
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
-_WATCH_IT = "run it under `lowtide watch -- COMMAND`: its timeline tells the next death apart"
+_WATCH_IT = "run it under `lowtide watch -- COMMAND`: its timeline will explain the next death"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +45,9 @@ def _running(evidence: Evidence, finding: Finding) -> Iterator[str]:
     del finding
     pid = evidence.living.pid if evidence.living else None
     if evidence.living is not None and evidence.living.state == "stopped":
-        yield f"`kill -CONT {pid}` lets it go on, or `fg` in the shell that started it"
+        yield f"`kill -CONT {pid}` resumes it, or `fg` in the shell that started it"
     if pid is not None:
-        yield f"`lowtide watch --pid {pid}` shows where its memory leads"
+        yield f"`lowtide watch --pid {pid}` shows where its memory is heading"
 
 
 def _resume(evidence: Evidence, finding: Finding) -> Iterator[str]:
@@ -65,7 +65,7 @@ def _cgroup(evidence: Evidence, finding: Finding) -> Iterator[str]:
         limit = evidence.reading.cgroup_limit_bytes
     if limit is not None:
         more = format_bytes(int(limit * _SPARE_SHARE))
-        yield f"raise the limit if the machine has room: from {format_bytes(limit)} to {more}, to begin with"
+        yield f"raise the limit if the machine has room: from {format_bytes(limit)} to {more}, to start with"
     else:
         yield "raise the memory limit of its cgroup, container or job (`docker run --memory`, `#SBATCH --mem`)"
     yield from _take_less(evidence)
@@ -80,7 +80,7 @@ def _machine(evidence: Evidence, finding: Finding) -> Iterator[str]:
         "and nothing else dies"
     )
     if evidence.machine.swap_bytes == 0:
-        yield "this machine has no swap: a few GiB of it turn a sudden kill into a slow-down that can be seen"
+        yield "this machine has no swap: a few GiB of it turn a sudden kill into a visible slow-down"
 
 
 def _take_less(evidence: Evidence) -> Iterator[str]:
@@ -157,7 +157,7 @@ def _allocation(evidence: Evidence, finding: Finding) -> Iterator[str]:
     total = evidence.machine.total_ram_bytes
     if asked is not None and total is not None and asked.low_bytes > total:
         yield f"{asked.text} is more than this machine's {format_bytes(total)}: map the file or work in parts"
-    yield "see `ulimit -v`, `ulimit -d` and the limit of the container: a refusal is not yet a full machine"
+    yield "see `ulimit -v`, `ulimit -d` and the limit of the container: the machine itself may not be full"
 
 
 def _outside(evidence: Evidence, finding: Finding) -> Iterator[str]:
@@ -174,7 +174,7 @@ def _terminated(evidence: Evidence, finding: Finding) -> Iterator[str]:
     if "time limit" in reason:
         yield "ask the scheduler for more time, or save often and resume"
     elif not reason:
-        yield "look into the scheduler's or service's log of that moment; `nohup` or tmux outlive a terminal"
+        yield "read the scheduler's or service's log of that moment; `nohup` and tmux outlive a terminal"
     yield from _resume(evidence, finding)
 
 
@@ -191,13 +191,13 @@ def _watch_limit(evidence: Evidence, finding: Finding) -> Iterator[str]:
     limit = evidence.session.limit_bytes if evidence.session else None
     if limit is not None:
         more = format_bytes(int(limit * _SPARE_SHARE))
-        yield f"raise `--limit` if the machine has room: from {format_bytes(limit)} to {more}, to begin with"
+        yield f"raise `--limit` if the machine has room: from {format_bytes(limit)} to {more}, to start with"
     yield from _take_less(evidence)
 
 
 def _failed(evidence: Evidence, finding: Finding) -> Iterator[str]:
     if finding.text is not None:
-        yield "mend what the error names; memory had no part in it as far as can be seen"
+        yield "fix what the error names; as far as can be seen, memory was not involved"
     elif not evidence.logs:
         yield "keep what it prints, `COMMAND 2> errors.txt`, and pass it here: `--log errors.txt`"
     else:
@@ -209,11 +209,11 @@ def _unknown(evidence: Evidence, finding: Finding) -> Iterator[str]:
     if not evidence.kernel.sources:
         yield "read the kernel's log as root: `sudo dmesg | grep -i 'killed process'`, or `sudo lowtide why …`"
     if not evidence.pids:
-        yield "say which process it was, `--pid N`: the kernel's log names its victims by number"
+        yield "name the process, `--pid N`: the kernel's log names its victims by number"
     if not evidence.logs:
         yield "pass what it printed last: `--log FILE`"
     if evidence.ending is None:
-        yield "say what the shell said: `--exit-code N` (`echo $?` right after it)"
+        yield "pass the exit code that the shell saw: `--exit-code N` (`echo $?` right after it)"
     yield f"next time {_WATCH_IT}"
 
 

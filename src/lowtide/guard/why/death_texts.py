@@ -103,7 +103,7 @@ _PROGRESS = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeathText:
-    """One line that tells of a death, and its surroundings in the log."""
+    """One line that reports a death, and its surroundings in the log."""
 
     kind: TextKind
     line: str

@@ -1,4 +1,4 @@
-"""What may tell why a process died, as plain values, and the questions that several rules ask of it."""
+"""Everything that may show why a process died, as plain values, and what several rules ask of it."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ class Evidence:
         ]
 
     def _match(self, record: KernelRecord, *, killed: bool) -> KernelMatch | None:
-        """The number alone does not tell: it is used again for later processes."""
+        """A number alone proves nothing: it is used again for later processes."""
         at, ended_at = record.at, self.ended_at
         if not self.machine.own_process_ids and record.pid is not None and self.pids:
             if record.pid not in self.pids:

@@ -200,8 +200,8 @@ def _without_announcements(records: list[KernelRecord]) -> list[KernelRecord]:
     kept = []
     for number, one in enumerate(records):
         following = records[number + 1] if number + 1 < len(records) else None
-        told = following is not None and following.kind == "out of memory" and not following.detail
-        if one.kind == "out of memory" and one.detail and told:
+        done = following is not None and following.kind == "out of memory" and not following.detail
+        if one.kind == "out of memory" and one.detail and done:
             continue
         kept.append(replace(one, detail="") if one.kind == "out of memory" else one)
     return kept

@@ -73,7 +73,7 @@ _LONG_BEFORE_SECONDS = 600.0
 _ABORT = 6
 CRASH_REMEDIES = (
     "run it with `python -X faulthandler`: it prints where in Python it was",
-    "update or exchange the native library that is named, and test the memory if crashes wander",
+    "update or replace the native library that is named; if crashes move around, test the memory",
 )
 _GPU_FAULT_REMEDIES = (
     "look the number up in NVIDIA's list of Xid errors: 13, 31 and 43 are mostly the program's fault",
@@ -92,7 +92,7 @@ _MESSAGES: dict[TextKind, Row] = {
             "give the container more shared memory (`docker run --shm-size=8g`), or use fewer workers",
         ),
     ),
-    "disk": Row("disk full", "a write was refused for want of space"),
+    "disk": Row("disk full", "a write was refused for lack of space"),
     "file size": Row(
         "failed",
         "a write was refused: the file would exceed the limit of `ulimit -f`",
@@ -109,11 +109,11 @@ _OUR_PROBLEMS: dict[str, Cause] = {
 _SIGNALS: dict[int, Row] = {
     1: Row("terminated", "{name}{code}: its terminal was closed, or the connection to it broke"),
     INTERRUPT: Row("interrupted", "Ctrl-C, or a SIGINT from elsewhere{code}"),
-    4: Row("crashed", "{name}{code}: it came to an instruction that this processor does not have"),
+    4: Row("crashed", "{name}{code}: it used an instruction that this processor does not have"),
     _ABORT: Row("crashed", "{name}{code}: it gave up by itself (abort)"),
     7: Row(
         "crashed",
-        "{name}{code}: a page could not be had: a full /dev/shm, or a mapped file that was cut short",
+        "{name}{code}: a page could not be loaded: a full /dev/shm, or a mapped file that was cut short",
         (
             "see whether /dev/shm or the disk of a mapped file is full: `df -h /dev/shm`",
             *CRASH_REMEDIES,
@@ -131,8 +131,8 @@ _SIGNALS: dict[int, Row] = {
 }
 _ANY_SIGNAL = Row("terminated", "it was ended by {name}{code}")
 _EXIT_CODES: dict[int, Row] = {
-    75: Row("stopped cleanly", "exit code 75, which says: run the same command again"),
-    124: Row("failed", "`timeout` ended it, as 124 is its code for that"),
+    75: Row("stopped cleanly", "exit code 75, which means: run the same command again"),
+    124: Row("failed", "124 is the exit code of `timeout` for a command that it ended"),
     126: Row(
         "failed",
         "the command could not be executed: it is not a program, or may not be run",
@@ -142,7 +142,7 @@ _EXIT_CODES: dict[int, Row] = {
 }
 
 
-# What somebody wrote down: the run itself, `watch`, the kernel, a counter, a scheduler.
+# Rules on what was written down by the run itself, `watch`, the kernel, a counter or a scheduler.
 
 
 def is_running(evidence: Evidence) -> Finding | None:
@@ -157,7 +157,7 @@ def is_running(evidence: Evidence) -> Finding | None:
 
 
 def _how_it_lives(living: LivingProcess) -> str:
-    why = f"process {living.pid} ({living.name}) is there"
+    why = f"process {living.pid} ({living.name}) is alive"
     if living.private_bytes is not None:
         trees = "" if living.process_count == 1 else f" in {living.process_count} processes"
         why += f", with {format_bytes(living.private_bytes)} of private memory{trees}"
@@ -199,7 +199,7 @@ def has_finished(evidence: Evidence) -> Finding | None:
     why = "it ended by itself with exit code 0"
     if end is not None and end.oom_kills:
         count = f"{end.oom_kills} of its processes" if end.oom_kills > 1 else "one of its processes"
-        why += f", although the kernel killed {count} for memory on the way: look at what it made"
+        why += f", although the kernel killed {count} for memory before that: check its output"
     return Finding(cause="finished", sureness="certain", why=why)
 
 
@@ -294,7 +294,7 @@ def run_recorded(evidence: Evidence) -> Finding | None:
     return Finding(cause=cause, sureness="certain", why=problem)
 
 
-# What only points to a cause: a message, a signal, an exit code, a log that breaks off.
+# Rules on what only points to a cause: a message, a signal, an exit code, a log that breaks off.
 
 
 def message_names_it(evidence: Evidence) -> Finding | None:
@@ -421,45 +421,47 @@ def _crashed(evidence: Evidence, seen: Exit, number: int, row: Row) -> Finding:
 def _killed(evidence: Evidence, seen: Exit) -> Finding:
     """SIGKILL without a record of the kernel's."""
     reading, short_of = evidence.reading, evidence.short_of
-    told = "it ended by SIGKILL" if seen.seen else f"exit code {seen.code} means SIGKILL in a shell"
+    ended = (
+        "it ended by SIGKILL" if seen.seen else f"exit code {seen.code} means SIGKILL in a shell"
+    )
     logs = [log for log in evidence.logs if not log.problem]
     breaks_off = bool(logs) and not any(log.texts for log in logs)
     if evidence.kernel_is_silent and (reading is not None or evidence.pids or breaks_off):
-        why = f"{told}, and the kernel's log tells of no kill for memory at that time"
+        why = f"{ended}, and the kernel's log has no kill for memory at that time"
         if short_of:
             why += "; memory was nearly gone, so a daemon that watches over it may have done it"
         sure = seen.seen and not short_of and reading is not None
         sureness: Sureness = "likely" if sure else "possible"
         return Finding(cause="killed from outside", sureness=sureness, why=why)
     if short_of is not None:
-        return _short_of_memory(evidence, told)
+        return _short_of_memory(evidence, ended)
     if reading is not None and reading.available_bytes is not None and seen.seen:
         free = format_bytes(reading.available_bytes)
-        why = f"{told} while {free} of the machine's memory were available; the kernel's log cannot be asked"
+        why = f"{ended} while {free} of the machine's memory were available; the kernel's log could not be read"
         return Finding(cause="killed from outside", sureness="possible", why=why)
     if breaks_off:
         why = (
-            f"{told}, and its log breaks off without an error, as it does when the kernel kills a job to free "
+            f"{ended}, and its log breaks off without an error, as it does when the kernel kills a job to free "
             "memory; a person, a scheduler or a stopped container may have sent it as well"
         )
         return Finding(cause="out of memory: the machine", sureness="possible", why=why)
     why = (
-        f"{told}, and nothing tells who sent it: the kernel for want of memory, or a person, a "
-        f"scheduler, a container's end"
+        f"{ended}, and nothing shows who sent it: the kernel for lack of memory, a person, a scheduler, or a "
+        "container that was stopped"
     )
     return Finding(cause="unknown", sureness="unknown", why=why)
 
 
-def _short_of_memory(evidence: Evidence, told: str) -> Finding:
+def _short_of_memory(evidence: Evidence, ended: str) -> Finding:
     """It ended in a way that fits a kill for memory, and memory was nearly used up at the last look."""
     reading = evidence.reading
     assert reading is not None, "memory is short only where it was read"
     if evidence.short_of == "cgroup":
         held, limit = reading.private_bytes or 0, reading.cgroup_limit_bytes or 0
-        why = f"{told} when it held {format_bytes(held)} of the {format_bytes(limit)} its cgroup allows"
+        why = f"{ended} when it held {format_bytes(held)} of the {format_bytes(limit)} its cgroup allows"
         return Finding(cause="out of memory: its cgroup", sureness="possible", why=why)
     free = format_bytes(reading.available_bytes or 0)
-    why = f"{told} when only {free} of the machine's memory were left"
+    why = f"{ended} when only {free} of the machine's memory were left"
     return Finding(cause="out of memory: the machine", sureness="possible", why=why)
 
 
@@ -477,7 +479,7 @@ def exited_with_error(evidence: Evidence) -> Finding | None:
         why = f"its last error was {shown}"
         return Finding(cause="failed", sureness=sureness, why=why, text=errors[-1])
     if code:
-        why = f"it ended itself with exit code {code}, and no message tells why"
+        why = f"it ended itself with exit code {code}, and no message explains why"
         return Finding(cause="failed", sureness="certain", why=why)
     return None
 
@@ -487,41 +489,39 @@ def journal_breaks_off(evidence: Evidence) -> Finding | None:
     session = evidence.session
     if session is None or session.kind == "":
         return None
-    told = "its records break off"
+    ended = "its records break off"
     if session.end is not None:
-        told = "watch saw it end, but had not started it and so was not told its exit code"
+        ended = "watch saw it end, but had not started it and so could not see its exit code"
     boot_at, last_at = evidence.machine.boot_at, session.last_at
     if evidence.short_of is not None and not evidence.kernel_is_silent:
-        return _short_of_memory(evidence, told)
+        return _short_of_memory(evidence, ended)
     if session.end is None and boot_at is not None and last_at is not None and boot_at > last_at:
-        why = (
-            f"{told}, and this machine was started again after that: it went down with the machine"
-        )
+        why = f"{ended}, and this machine was restarted after that: it went down with the machine"
         return Finding(cause="killed from outside", sureness="possible", why=why)
     crashes = evidence.kernel_matches("crash")
     if crashes:
         record = crashes[0].record
         where = f" in {record.detail}" if record.detail else ""
-        why = f"the kernel wrote of a fault of process {record.pid} ({record.name}){where}"
+        why = f"the kernel logged a fault of process {record.pid} ({record.name}){where}"
         return Finding(cause="crashed", sureness="likely", why=why, record=record)
     if session.kind != "watch" and evidence.kernel_is_silent:
         why = (
-            f"{told} without an end, and the kernel's log tells of no kill for memory and no crash; had memory "
-            "beyond the budget been refused, its exit code would be 134 (pass `--exit-code`)"
+            f"{ended} without an end, and the kernel's log has no kill for memory and no crash; if memory "
+            "beyond the budget was refused, its exit code was 134 (pass `--exit-code`)"
         )
         return Finding(cause="killed from outside", sureness="possible", why=why)
     if session.end is None:
-        told += " without an end"
-        told += ": watch itself was ended before the job" if session.kind == "watch" else ""
-    return Finding(cause="unknown", sureness="unknown", why=f"{told}, and nothing tells why")
+        ended += " without an end"
+        ended += ": watch itself was ended before the job" if session.kind == "watch" else ""
+    return Finding(cause="unknown", sureness="unknown", why=f"{ended}, and nothing explains why")
 
 
 def nothing_found(evidence: Evidence) -> Finding:
     """No rule holds."""
-    why = "nothing that was found tells why it ended"
+    why = "nothing that was found explains why it ended"
     if evidence.session is None and evidence.exit is None and not evidence.texts:
-        gone = f"process {evidence.pid} is not there any more, and " if evidence.pid else ""
-        why = f"{gone}there is no timeline, no exit code and no message that tells"
+        gone = f"process {evidence.pid} no longer exists, and " if evidence.pid else ""
+        why = f"{gone}there is no timeline, no exit code and no message that explains its end"
     return Finding(cause="unknown", sureness="unknown", why=why)
 
 

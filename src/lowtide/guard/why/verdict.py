@@ -117,7 +117,9 @@ def _log_lines(log: TextLog, finding: Finding) -> Iterator[EvidenceLine]:
             speaks = "against" if is_it else "neither"
         yield EvidenceLine(source=source, text=words, speaks=speaks)
     if not shown and log.last_line:
-        text_of_last = f"no message that tells; it ends with: {_shortened(log.last_line)}"
+        text_of_last = (
+            f"no message that explains a death; it ends with: {_shortened(log.last_line)}"
+        )
         yield EvidenceLine(source=log.path, text=text_of_last, speaks="neither")
 
 
@@ -154,7 +156,7 @@ def _session_lines(
 
 def _reading_line(evidence: Evidence, session: Session, finding: Finding) -> EvidenceLine:
     last = session.last
-    assert last is not None, "asked for above"
+    assert last is not None, "the caller has checked that it was read"
     parts = []
     if last.private_bytes is not None:
         limit, allowed = last.cgroup_limit_bytes or session.limit_bytes, ""
@@ -212,16 +214,16 @@ def _silence_line(evidence: Evidence, finding: Finding) -> EvidenceLine:
         elif finding.cause == "killed from outside":
             speaks = "for"
         return EvidenceLine(
-            source=source, text="read, and it tells of no such kill for memory", speaks=speaks
+            source=source, text="read, and it has no such kill for memory", speaks=speaks
         )
     if others:
         last = others[-1]
         text = (
-            f"{len(others)} kills for memory in the last day, none that is surely this one; the newest: "
+            f"{len(others)} kills for memory in the last day, none of them certainly this one; the newest: "
             f"{last.name} (process {last.pid}){_time_of(last.at)}"
         )
         return EvidenceLine(source=source, text=text, speaks="neither")
-    text = "read, but it cannot be said to reach back to the end of this process"
+    text = "read, but it may not reach back to the end of this process"
     return EvidenceLine(source=source, text=text, speaks="neither")
 
 
