@@ -11,7 +11,6 @@ import pytest
 from lowtide.guard.doctor.check_gpu import (
     CompileFacts,
     DriverAnswer,
-    SeenGpu,
     TorchFacts,
     TorchReading,
     ask_torch,
@@ -32,6 +31,7 @@ from lowtide.guard.doctor.check_software import (
     satisfies,
 )
 from lowtide.guard.doctor.checks import Check, Examination
+from lowtide.guard.reading import GpuReading
 from lowtide.units import GIB, MIB
 
 NEEDED = [
@@ -43,7 +43,7 @@ NEEDED = [
     'mypy>=1.14; extra == "test"',
 ]
 ALL = {"click": "8.5.1", "gigatoken": "0.10.0", "torch": "2.13.0+cpu", "safetensors": "0.8.0"}
-CARD = SeenGpu(name="RTX 4070", driver="570.86", total_bytes=12 * GIB, used_bytes=400 * MIB)
+CARD = GpuReading(index=0, name="RTX 4070", total_bytes=12 * GIB, used_bytes=400 * MIB)
 
 
 def seen(version: Callable[[str], str | None]) -> Examination:
@@ -171,7 +171,7 @@ def test_a_card_on_the_bus_is_seen_without_a_driver(
 
 
 def test_a_card_that_others_hold_is_told() -> None:
-    held = SeenGpu(name="A", driver="1", total_bytes=12 * GIB, used_bytes=4 * GIB)
+    held = GpuReading(index=1, name="A", total_bytes=12 * GIB, used_bytes=4 * GIB)
     checks = gpus(DriverAnswer(cards=(CARD, held)))
     assert [check.level for check in checks] == ["ok", "advice"]
 

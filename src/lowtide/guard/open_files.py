@@ -19,8 +19,8 @@ _ACCESS = 3
 def find_written(files: Set[FileId]) -> set[FileId]:
     """Those of the files that a process has open for writing.
 
-    Empty where the system does not show it. Processes that we may not look into are passed over. One pass over all
-    open files of the machine: a few milliseconds for a thousand of them.
+    Empty where the system does not show it. Processes that we may not look into are passed over. One pass over
+    all open files of the machine: a few milliseconds for a thousand of them.
     """
     if not files or not _PROC.is_dir():
         return set()

@@ -44,7 +44,7 @@ from lowtide.storage.publish import make_private, storage_errors
 from lowtide.units import format_bytes
 
 _FORECAST_SECONDS = 10.0
-_TOLD_AGAIN = 0.5
+_REPORT_AGAIN = 0.5
 """A forecast is reported again when the time left has shrunk to this share."""
 _RECORDS = 1000
 """Readings in the timeline before they become rarer, the longer the watch lasts."""
@@ -113,7 +113,7 @@ class _Watching:
         self._alerts = self._peak = 0
         self._fullest_gpus: dict[int, GpuReading] = {}
         self._began = self._forecast_at = time.monotonic()
-        self._told_seconds: float | None = None
+        self._reported_seconds: float | None = None
 
     def run(self, read_gpus: Callable[[], Sequence[GpuReading]]) -> WatchResult:
         """Look, judge, act, then wait until it is time to look again; until the job has ended."""
@@ -220,10 +220,10 @@ class _Watching:
 
     def _look_ahead(self, reading: Reading) -> None:
         found = forecast(self._history, self._settings.lines.limit_bytes)
-        told = self._told_seconds
-        if found is None or (told is not None and found.seconds > _TOLD_AGAIN * told):
+        before = self._reported_seconds
+        if found is None or (before is not None and found.seconds > _REPORT_AGAIN * before):
             return
-        self._told_seconds = found.seconds
+        self._reported_seconds = found.seconds
         self._timeline.forecast(found)
         self._listen(found)
         self._send(Alert(stage=Response.NOTE, reason=found.in_words, top=reading.top), reading)

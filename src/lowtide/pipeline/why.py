@@ -258,14 +258,7 @@ def _find_living(pid: int, session: Session | None) -> LivingProcess | None:
     known_at = session.started_at if session else None
     if known_at is not None and began > known_at + _START_SLACK_SECONDS:
         return None
-    use = measure_tree(pid)
-    return LivingProcess(
-        pid=pid,
-        name=name,
-        state=state,
-        private_bytes=use.private_bytes if use.process_count else None,
-        process_count=max(1, use.process_count),
-    )
+    return LivingProcess(pid=pid, name=name, state=state, use=measure_tree(pid))
 
 
 def _exit_of_zombie(pid: int) -> Exit | None:

@@ -19,6 +19,7 @@ from lowtide.child import kill_session, python_command
 from lowtide.events import Note
 from lowtide.guard.doctor.check_software import is_installed
 from lowtide.guard.doctor.checks import NOT_TRIED, Check, Examination, advice, ok, problem
+from lowtide.guard.reading import GpuReading
 from lowtide.memory.limits import machine_limit
 from lowtide.memory.proc_files import read_text
 from lowtide.units import GIB, MIB, format_bytes, format_seconds
@@ -96,20 +97,12 @@ if wanted == "compile":
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeenGpu:
-    """A card as the driver describes it."""
-
-    name: str
-    driver: str
-    total_bytes: int
-    used_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class DriverAnswer:
     """What was found about cards without torch."""
 
-    cards: tuple[SeenGpu, ...] = ()
+    cards: tuple[GpuReading, ...] = ()
+    driver: str = ""
+    """The driver's release."""
     complaint: str | None = None
     """What `nvidia-smi` said instead of an answer."""
     asked: bool = False
@@ -143,20 +136,20 @@ def read_gpus(root: Path) -> DriverAnswer:
     except OSError as error:
         return replace(seen, asked=True, complaint=str(error))
     if done.returncode == 0:
-        return replace(seen, asked=True, cards=tuple(parse_gpus(done.stdout)))
+        driver = done.stdout.partition(",")[0].strip()
+        return replace(seen, asked=True, cards=tuple(parse_gpus(done.stdout)), driver=driver)
     said = (done.stdout + done.stderr).strip().splitlines() or [f"code {done.returncode}"]
     return replace(seen, asked=True, complaint=said[0])
 
 
-def parse_gpus(answer: str) -> list[SeenGpu]:
+def parse_gpus(answer: str) -> list[GpuReading]:
     """Reads lines such as `570.86, 12282, 431, NVIDIA GeForce RTX 4070`; others are passed over."""
     cards = []
-    for line in answer.splitlines():
+    for index, line in enumerate(answer.splitlines()):
         parts = [part.strip() for part in line.split(",", 3)]
         if len(parts) == 4 and parts[1].isdigit() and parts[2].isdigit():
             total, used = int(parts[1]) * MIB, int(parts[2]) * MIB
-            card = SeenGpu(name=parts[3], driver=parts[0], total_bytes=total, used_bytes=used)
-            cards.append(card)
+            cards.append(GpuReading(index=index, name=parts[3], used_bytes=used, total_bytes=total))
     return cards
 
 
@@ -173,7 +166,7 @@ def check_gpu(examination: Examination) -> list[Check]:
     if are_hidden(examination.environ):
         finding = f"{reading.cards[0].name} is here, but CUDA_VISIBLE_DEVICES hides it"
         return [advice("GPU", finding, "`unset CUDA_VISIBLE_DEVICES`")]
-    return [_judge_card(card) for card in reading.cards]
+    return [_judge_card(card, reading.driver) for card in reading.cards]
 
 
 def are_hidden(environ: Mapping[str, str]) -> bool:
@@ -199,8 +192,8 @@ def _without_card(reading: DriverAnswer, container: str | None) -> Check:
     return ok("GPU", "no NVIDIA card found: training runs on the CPU, which is for small models")
 
 
-def _judge_card(card: SeenGpu) -> Check:
-    finding = f"{card.name}, {format_bytes(card.total_bytes)}, driver {card.driver}"
+def _judge_card(card: GpuReading, driver: str) -> Check:
+    finding = f"{card.name}, {format_bytes(card.total_bytes)}, driver {driver}"
     if card.used_bytes > _TAKEN_SHARE * card.total_bytes:
         taken = f"{finding}; {format_bytes(card.used_bytes)} of it are taken"
         return advice("GPU", taken, "`nvidia-smi` lists who holds it; end what is not needed")

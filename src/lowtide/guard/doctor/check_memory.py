@@ -97,8 +97,8 @@ def check_cgroup(examination: Examination) -> Check | None:
         finding = f"allows {allowed} ({where}); a stage needs {format_bytes(LEAST_BYTES)}"
         return problem("cgroup", finding, remedy)
     if least.limit_bytes < _MUCH_BELOW * examination.ram_bytes:
-        finding = f"`free` shows {format_bytes(examination.ram_bytes)}, but this job may use {allowed} ({where})"
-        return advice("cgroup", finding, remedy)
+        shown = f"`free` shows {format_bytes(examination.ram_bytes)}"
+        return advice("cgroup", f"{shown}, but this job may use {allowed} ({where})", remedy)
     return ok("cgroup", f"allows {allowed} ({where})")
 
 

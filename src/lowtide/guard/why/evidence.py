@@ -10,6 +10,7 @@ from lowtide.guard.why.allocations import Dimensions
 from lowtide.guard.why.death_texts import DeathText
 from lowtide.guard.why.kernel_log import KernelLog, KernelRecord, RecordKind
 from lowtide.journal import RecordedMemory, Session
+from lowtide.memory.meter import NOTHING_USED, MemoryUse
 
 INTERRUPT, KILL, TERMINATE = 2, 9, 15
 """SIGINT, SIGKILL, SIGTERM; `signal` has no SIGKILL on Windows."""
@@ -41,8 +42,8 @@ class LivingProcess:
     name: str
     state: str
     """`running`, `sleeping`, `stopped`, `disk-sleep`, `zombie`."""
-    private_bytes: int | None = None
-    process_count: int = 1
+    use: MemoryUse = NOTHING_USED
+    """The memory of its tree; nothing where it could not be read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -158,9 +158,10 @@ def is_running(evidence: Evidence) -> Finding | None:
 
 def _how_it_lives(living: LivingProcess) -> str:
     why = f"process {living.pid} ({living.name}) is alive"
-    if living.private_bytes is not None:
-        trees = "" if living.process_count == 1 else f" in {living.process_count} processes"
-        why += f", with {format_bytes(living.private_bytes)} of private memory{trees}"
+    if living.use.process_count:
+        count = living.use.process_count
+        where = "" if count == 1 else f" in {count} processes"
+        why += f", with {format_bytes(living.use.private_bytes)} of private memory{where}"
     if living.state in ("stopped", "tracing-stop"):
         return f"{why}; it is paused, by Ctrl-Z or SIGSTOP"
     if living.state == "disk-sleep":

@@ -19,6 +19,7 @@ from lowtide.guard.why.evidence import (
     TERMINATE,
     Evidence,
     Exit,
+    MachineFacts,
     TextLog,
     signal_name,
 )
@@ -38,7 +39,7 @@ class EvidenceLine:
 
     source: str
     text: str
-    speaks: Speaks
+    speaks: Speaks = "neither"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,12 @@ def judge(evidence: Evidence) -> Verdict:
     )
 
 
+def judge_session(session: Session) -> Verdict:
+    """The verdict from a journal alone: the same on every machine, whatever its kernel logged."""
+    machine = MachineFacts(now=session.last_at or 0.0)
+    return judge(Evidence(about=session.path, machine=machine, pid=session.pid, session=session))
+
+
 def evidence_lines(evidence: Evidence, finding: Finding) -> Iterator[EvidenceLine]:
     """How it ended, what it said, its last memory, what the kernel wrote, and what is missing."""
     if evidence.ending is not None:
@@ -78,7 +85,7 @@ def evidence_lines(evidence: Evidence, finding: Finding) -> Iterator[EvidenceLin
     yield from _kernel_lines(evidence, finding)
     for unread in evidence.kernel.unread if CAUSES[finding.cause].kernel_matters else ():
         text = f"not read: {unread.reason}"
-        yield EvidenceLine(source=unread.source, text=text, speaks="neither")
+        yield EvidenceLine(source=unread.source, text=text)
     if finding.tensor is not None and finding.tensor.exact:
         names = ", ".join(known_names(evidence.dimensions))
         yield EvidenceLine(source="settings", text=names, speaks="for")
@@ -102,7 +109,7 @@ def _exit_line(seen: Exit, finding: Finding) -> EvidenceLine:
 
 def _log_lines(log: TextLog, finding: Finding) -> Iterator[EvidenceLine]:
     if log.problem:
-        yield EvidenceLine(source=log.path, text=f"not read: {log.problem}", speaks="neither")
+        yield EvidenceLine(source=log.path, text=f"not read: {log.problem}")
         return
     shown = [text for text in log.texts if text is not finding.text][-2:]
     if finding.text is not None and finding.text in log.texts:
@@ -120,7 +127,7 @@ def _log_lines(log: TextLog, finding: Finding) -> Iterator[EvidenceLine]:
         text_of_last = (
             f"no message that explains a death; it ends with: {_shortened(log.last_line)}"
         )
-        yield EvidenceLine(source=log.path, text=text_of_last, speaks="neither")
+        yield EvidenceLine(source=log.path, text=text_of_last)
 
 
 def _session_lines(
@@ -151,7 +158,7 @@ def _session_lines(
         )
         yield EvidenceLine(source="timeline", text=text, speaks=speaks)
     if session.damage:
-        yield EvidenceLine(source="timeline", text=_shortened(session.damage), speaks="neither")
+        yield EvidenceLine(source="timeline", text=_shortened(session.damage))
 
 
 def _reading_line(evidence: Evidence, session: Session, finding: Finding) -> EvidenceLine:
@@ -201,7 +208,7 @@ def _kernel_lines(evidence: Evidence, finding: Finding) -> Iterator[EvidenceLine
         yield _silence_line(evidence, finding)
     if evidence.machine.own_process_ids and evidence.kernel.sources:
         text = "this is a container: the kernel's log knows its processes by other numbers"
-        yield EvidenceLine(source="kernel log", text=text, speaks="neither")
+        yield EvidenceLine(source="kernel log", text=text)
 
 
 def _silence_line(evidence: Evidence, finding: Finding) -> EvidenceLine:
@@ -222,9 +229,9 @@ def _silence_line(evidence: Evidence, finding: Finding) -> EvidenceLine:
             f"{len(others)} kills for memory in the last day, none of them certainly this one; the newest: "
             f"{last.name} (process {last.pid}){_time_of(last.at)}"
         )
-        return EvidenceLine(source=source, text=text, speaks="neither")
+        return EvidenceLine(source=source, text=text)
     text = "read, but it may not reach back to the end of this process"
-    return EvidenceLine(source=source, text=text, speaks="neither")
+    return EvidenceLine(source=source, text=text)
 
 
 def _time_of(at: float | None) -> str:
