@@ -81,7 +81,7 @@ def test_what_fits_is_one_line() -> None:
     libraries = libraries_of(NEEDED, ALL.get)
     (check,) = check_libraries(Examination(libraries=libraries))
     assert (check.level, check.finding) == ("ok", "click 8.5.1, gigatoken 0.10.0")
-    (extras,) = check_extras(libraries)
+    (extras,) = check_extras(Examination(libraries=libraries))
     assert extras.level == "ok"
     assert "torch 2.13.0+cpu" in extras.finding
     assert "not installed, rarely needed: lowtide[wandb]" in extras.finding

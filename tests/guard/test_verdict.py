@@ -219,7 +219,7 @@ def test_a_machine_that_was_started_again_took_it_along() -> None:
     )
     verdict = judge(evidence)
     assert in_short(verdict) == ("killed from outside", "possible")
-    assert "started again" in verdict.sentence
+    assert "restarted" in verdict.sentence
 
 
 def test_a_watch_that_was_no_parent_knows_no_code_and_says_so() -> None:

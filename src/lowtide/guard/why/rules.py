@@ -291,8 +291,8 @@ def run_recorded(evidence: Evidence) -> Finding | None:
         return _from_message(evidence, texts[-1], "certain") or Finding(
             cause="failed", sureness="certain", why=problem
         )
-    cause = next((cause for words, cause in _OUR_PROBLEMS.items() if words in problem), "failed")
-    return Finding(cause=cause, sureness="certain", why=problem)
+    named = [cause for words, cause in _OUR_PROBLEMS.items() if words in problem]
+    return Finding(cause=named[0] if named else "failed", sureness="certain", why=problem)
 
 
 # Rules on what only points to a cause: a message, a signal, an exit code, a log that breaks off.
