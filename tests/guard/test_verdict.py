@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -14,8 +13,8 @@ from lowtide.guard.why.allocations import read_dimensions
 from lowtide.guard.why.death_texts import find_death_texts
 from lowtide.guard.why.evidence import Evidence, Exit, MachineFacts, TextLog, exit_of
 from lowtide.guard.why.kernel_log import KernelLog, KernelRecord
-from lowtide.guard.why.verdict import Verdict, judge, judge_session
-from lowtide.journal import Journal, RecordedEnd, RecordedMemory, Session, read_session
+from lowtide.guard.why.verdict import Verdict, judge
+from lowtide.journal import RecordedEnd, RecordedMemory, Session
 from lowtide.units import GIB, MIB
 
 NOW = 1_000_000.0
@@ -122,18 +121,6 @@ def test_137_with_somebody_elses_kill_stays_unknown_and_names_it() -> None:
     assert verdict.cause == "unknown"
     assert any("process 4" in line.text for line in verdict.evidence)
     assert any("`--pid N`" in remedy for remedy in verdict.remedies)
-
-
-def test_a_journal_alone_is_judged_by_its_own_last_record(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    with Journal(path) as journal:
-        journal.write("start", kind="train", pid=77, settings={})
-        journal.write(
-            "end", outcome="failed", exit_code=1, problem="MemoryError: x", remedy="do it"
-        )
-    verdict = judge_session(read_session(path))
-    assert in_short(verdict) == ("MemoryError", "certain")
-    assert verdict.remedies[0] == "do it"
 
 
 def test_nothing_known_is_unknown_and_says_what_would_help() -> None:

@@ -19,7 +19,6 @@ from lowtide.guard.why.evidence import (
     TERMINATE,
     Evidence,
     Exit,
-    MachineFacts,
     TextLog,
     signal_name,
 )
@@ -66,12 +65,6 @@ def judge(evidence: Evidence) -> Verdict:
         evidence=tuple(evidence_lines(evidence, finding)),
         remedies=tuple(remedies_for(evidence, finding)),
     )
-
-
-def judge_session(session: Session) -> Verdict:
-    """The verdict from a journal alone: the same on every machine, whatever its kernel logged."""
-    machine = MachineFacts(now=session.last_at or 0.0)
-    return judge(Evidence(about=session.path, machine=machine, pid=session.pid, session=session))
 
 
 def evidence_lines(evidence: Evidence, finding: Finding) -> Iterator[EvidenceLine]:
