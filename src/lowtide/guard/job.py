@@ -239,7 +239,7 @@ class Asking:
                 self.stop_file.unlink(missing_ok=True)
 
     def has_had_a_moment(self, now: float) -> bool:
-        """Whether it was asked at all, even where it went past all lines at once."""
+        """Whether it was asked at all, even where it passed all thresholds at once."""
         return now - self.began >= min(_MOMENT_SECONDS, self.grace_seconds)
 
     def is_over(self, now: float) -> bool:
