@@ -1,11 +1,14 @@
-"""What happened in a run, one JSON object a line, readable while it goes on.
+"""What happened in a run, one JSON object a line, readable while it goes on. The only reader of these files.
 
     {"event": "step", "at": 1784550000.25, "step": 12, "loss": 9.81, …}
 
 RUN/log.jsonl of `tokenize`, `train-tokenizer` and `train`, and the timelines of `watch`. Every line is handed
 to the system as soon as it is written: a killed run loses at most the line it was writing, and one without
-`end` after its last `start` was killed, or still runs. `rewind` takes back what happened after a checkpoint, so
-that a resumed run tells its steps once.
+`end` after its last `start` was killed, or still runs. `rewind` removes what happened after a checkpoint, so
+that a resumed run has one record for each step.
+
+`read_journal` yields every record, `read_session` what the last session left. Journals come from anywhere:
+`whole`, `number` and `text` treat a field of another type than ours as missing.
 """
 
 from __future__ import annotations
@@ -17,10 +20,10 @@ import re
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Literal, Self, TypeAlias
+from typing import BinaryIO, Literal, Self, TypeAlias, get_args
 
 from lowtide.errors import DataError, StorageError
 from lowtide.events import (
@@ -54,9 +57,10 @@ RecordName: TypeAlias = Literal[
 ]
 Kind: TypeAlias = Literal["tokenize", "train-tokenizer", "train", "watch"]
 Outcome: TypeAlias = Literal["done", "stopped", "interrupted", "failed", "ended"]
+Record: TypeAlias = Mapping[str, object]
 LOG_NAME = "log.jsonl"
 REPORT_NAME = "report.html"
-"""What `report` makes of the log, beside it."""
+"""The page that `report` makes of the log, in the same folder."""
 _RECORD_NAMES: Mapping[type, RecordName] = {
     Advanced: "advanced",
     Checkpointed: "checkpoint",
@@ -72,13 +76,27 @@ _PART_BYTES = 1 << 20
 _GLANCE = re.compile(
     rb'\{"event": "(step|memory|evaluation)", "at": [0-9.]+, "step": (\d+), [^\\]*\}\n'
 )
+_MOST_PIDS = 4096
+_MOST_ALERTS = 8
+_MOST_READINGS = 128
+_FIRST_LINE_BYTES = 1 << 16
+_MOST_SIZE = 1 << 62
+"""A larger number in a record was not written by us."""
+_OUR_NAMES = (
+    "lowtide",
+    "python",
+    "python3",
+    *(f"python3.{n}" for n in range(11, 16)),
+    "pt_main_thread",
+)
+"""What the kernel may call a lowtide process."""
 
 
 class Journal:
     """Appends records to a log. Holds one line.
 
-    A line that a kill or a full disk has torn is cut off. With `on_failure`, a disk that says no is told once,
-    and the journal falls silent: what it tells of is worth more than the telling.
+    A line that a kill or a full disk has torn is cut off. With `on_failure`, a failing disk is reported once
+    and nothing more is written: the work matters more than its log.
     """
 
     def __init__(
@@ -100,11 +118,11 @@ class Journal:
                 append_whole(self._file, line.encode("ascii"))
 
     def write_event(self, event: Event, **fields: object) -> None:
-        """What a stage said, as a record; `fields` stand in front, and `at` may be another time than now."""
+        """Write an event as a record; `fields` stand in front, and `at` may be another time than now."""
         self.write(_RECORD_NAMES[type(event)], **{**fields, **asdict(event)})
 
     def close(self) -> None:
-        """The last line is on the disk afterwards. May be called twice."""
+        """Sync the last line to the disk. May be called twice."""
         if self._file is None or self._file.closed:
             return
         with self._forgiving(), storage_errors(self._path):
@@ -123,8 +141,8 @@ class Journal:
             if self._file is not None:
                 with suppress(OSError):
                     self._file.close()
-            tell, self._on_failure = self._on_failure, _say_nothing
-            tell(error)
+            report, self._on_failure = self._on_failure, _ignore
+            report(error)
 
     def __enter__(self) -> Self:
         return self
@@ -139,7 +157,7 @@ class Journal:
 
 
 def append_whole(file: BinaryIO, line: bytes) -> None:
-    """All of the line or nothing of it, as far as the disk lets us."""
+    """Append all of the line or nothing of it, as far as the disk allows."""
     length = os.fstat(file.fileno()).st_size
     rest = memoryview(line)
     try:
@@ -152,7 +170,7 @@ def append_whole(file: BinaryIO, line: bytes) -> None:
 
 
 def cut_torn_line(file: BinaryIO) -> None:
-    """What a kill left of its last line would be glued to the next one."""
+    """Remove an unfinished last line: the next record would be glued to it."""
     if not file.seekable():
         return
     end = file.seek(0, os.SEEK_END)
@@ -168,8 +186,8 @@ def cut_torn_line(file: BinaryIO) -> None:
         file.truncate(end)
 
 
-def _say_nothing(_error: StorageError) -> None:
-    """It has been said."""
+def _ignore(_error: StorageError) -> None:
+    """Only the first failure is reported."""
 
 
 def read_journal(
@@ -177,7 +195,7 @@ def read_journal(
 ) -> Iterator[dict[str, object]]:
     """The records of a log in order. A last line that was cut short is left out. Holds one line.
 
-    A line that is not a record is an error; with `on_bad` it is told by its number, and left out.
+    A line that is not a record is an error; with `on_bad` its number is passed on, and the line is left out.
     """
     with storage_errors(path, doing="read"), path.open("rb") as file:
         for number, line in enumerate(file, start=1):
@@ -194,54 +212,53 @@ def read_journal(
 
 
 def rewind(path: Path, step: int) -> int:
-    """How many records were taken back: those of steps after `step`, and a last line that was cut short.
+    """Remove the records of steps after `step`, and a last line that was cut short; how many were removed.
 
-    A record without a step belongs to the last step told before it. How sessions began and ended stays. The
-    file is replaced whole or not at all, and not touched where there is nothing to take back. A log that is not
-    there is empty.
+    A record without a step belongs to the last step before it. How sessions began and ended stays. The file is
+    replaced whole or not at all, and not touched where there is nothing to remove. A missing log is empty.
     """
     if not path.exists():
         return 0
-    dropped = sum(1 for kept, _ in _judge(path, step) if not kept)
+    dropped = sum(1 for kept, _ in _lines_to_keep(path, step) if not kept)
     if not dropped:
         return 0
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with storage_errors(path), partial.open("wb", buffering=_PART_BYTES) as file:
-            for kept, line in _judge(path, step):
+            for kept, line in _lines_to_keep(path, step):
                 if kept:
                     file.write(line)
             file.flush()
             sync_file(file.fileno())
         publish(partial, path)
     except BaseException:
-        with suppress(OSError):  # the first error is the one to tell
+        with suppress(OSError):  # the first error is the one to report
             partial.unlink(missing_ok=True)
         raise
     return dropped
 
 
-def _judge(path: Path, step: int) -> Iterator[tuple[bool, bytes]]:
+def _lines_to_keep(path: Path, step: int) -> Iterator[tuple[bool, bytes]]:
     """Each line of the file, and whether it stays."""
-    told_step = 0
+    last_step = 0
     with storage_errors(path, doing="read"), path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.endswith(b"\n"):
                 yield False, line
                 return
-            event, told_step = _glance(line, path, number, told_step)
-            yield told_step <= step or event in (b"start", b"end"), line
+            event, last_step = _event_and_step(line, path, number, last_step)
+            yield last_step <= step or event in (b"start", b"end"), line
 
 
-def _glance(line: bytes, path: Path, number: int, told_step: int) -> tuple[bytes, int]:
-    """Event and step of a line: as `write` has it, without parsing: a million lines take a minute less."""
+def _event_and_step(line: bytes, path: Path, number: int, last_step: int) -> tuple[bytes, int]:
+    """Event and step of a line. Lines as `write` makes them are not parsed: a million take a minute less."""
     found = _GLANCE.match(line)
     if found is not None:
         return found[1], int(found[2])
     record = _parse(line, path, number)
     named = record.get("step")
     event = str(record.get("event")).encode()
-    return event, named if isinstance(named, int) else told_step
+    return event, named if isinstance(named, int) else last_step
 
 
 def _parse(line: bytes, path: Path, number: int) -> dict[str, object]:
@@ -258,7 +275,7 @@ def _parse(line: bytes, path: Path, number: int) -> dict[str, object]:
 
 
 def _plain(value: object) -> object:
-    """The same value in what JSON can say."""
+    """The value as JSON can express it."""
     if isinstance(value, float) and not math.isfinite(value):
         return "nan" if math.isnan(value) else "inf" if value > 0 else "-inf"
     if isinstance(value, Path):
@@ -268,3 +285,251 @@ def _plain(value: object) -> object:
     if isinstance(value, (list, tuple)):
         return [_plain(one) for one in value]
     return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSpan:
+    """The part of a file that a job wrote: the file may have existed before, and may have grown since."""
+
+    path: str
+    began_bytes: int = 0
+    ended_bytes: int | None = None
+    """None: to the end of the file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedMemory:
+    """The memory figures of one record, of a `watch` or of a lowtide run."""
+
+    at: float | None
+    private_bytes: int | None = None
+    swapped_bytes: int | None = None
+    available_bytes: int | None = None
+    stalled_percent: float | None = None
+    cgroup_limit_bytes: int | None = None
+    gpu_used_bytes: int | None = None
+    """Of the fullest card."""
+    gpu_total_bytes: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedAlert:
+    """What `watch` did about the job, and why."""
+
+    at: float | None
+    stage: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecordedEnd:
+    """The last record of a run that ended in order, or of a `watch` that saw the end."""
+
+    at: float | None
+    outcome: str
+    exit_code: int | None = None
+    signal: int | None = None
+    problem: str | None = None
+    remedy: str | None = None
+    oom_kills: int | None = None
+    forced: bool = False
+    """`watch` sent SIGKILL."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Session:
+    """The last session of a journal: what its `start` says, and what the records after it add up to."""
+
+    path: str
+    kind: str
+    pid: int | None = None
+    """The job's process: under `watch` not the one that writes."""
+    started_at: float | None = None
+    last_at: float | None = None
+    """When the newest record was written."""
+    command: tuple[str, ...] = ()
+    settings: str = ""
+    """As JSON, to search for numbers in it."""
+    budget_bytes: int | None = None
+    limit_bytes: int | None = None
+    how: str = ""
+    logs: tuple[LogSpan, ...] = ()
+    """Files that the job wrote its output to."""
+    pids: frozenset[int] = frozenset()
+    names: frozenset[str] = frozenset()
+    last: RecordedMemory | None = None
+    alerts: tuple[RecordedAlert, ...] = ()
+    """The newest ones."""
+    end: RecordedEnd | None = None
+    torn: bool = False
+    """The last line was cut short: the process died while writing, or is writing now."""
+    damage: str = ""
+    """Which lines could not be read."""
+    _readings: list[RecordedMemory] = field(default_factory=list)
+    """About evenly spread over the session, however long it is."""
+    _reading_count: int = 0
+    _stride: int = 1
+
+    @property
+    def middle(self) -> RecordedMemory | None:
+        """The memory halfway through the session, which tells growth from a large start."""
+        if self.started_at is None or self.last_at is None:
+            return None
+        halfway = (self.started_at + self.last_at) / 2
+        timed = [one for one in self._readings if one.at is not None]
+        return min(timed, key=lambda one: abs((one.at or 0) - halfway), default=None)
+
+    def add(self, record: Record) -> None:
+        """Take in the next record."""
+        self.last_at = number(record, "at") or self.last_at
+        if whole(record, "private_bytes") is not None:
+            self._add_memory(record)
+        event = record.get("event")
+        if event == "alert":
+            alert = RecordedAlert(
+                at=number(record, "at"), stage=text(record, "stage"), reason=text(record, "reason")
+            )
+            self.alerts = (*self.alerts, alert)[-_MOST_ALERTS:]
+        elif event == "end":
+            self.end = read_end(record)
+            ends = {
+                text(record, f"{name}_path"): whole(record, f"{name}_ended_bytes")
+                for name in ("stdout", "stderr")
+            }
+            self.logs = tuple(replace(log, ended_bytes=ends.get(log.path)) for log in self.logs)
+
+    def _add_memory(self, record: Record) -> None:
+        reading = read_memory(record)
+        if reading.available_bytes is None and self.last is not None:
+            reading = replace(reading, available_bytes=self.last.available_bytes)
+        self.last = reading
+        self._reading_count += 1
+        if self._reading_count % self._stride == 0:
+            self._readings.append(reading)
+        if len(self._readings) > _MOST_READINGS:
+            self._readings, self._stride = self._readings[::2], 2 * self._stride
+        for process in objects(record, "top"):
+            if len(self.pids) >= _MOST_PIDS:
+                break
+            pid, name = whole(process, "pid"), text(process, "name")[:15]
+            if pid is not None and pid not in self.pids:
+                self.pids |= {pid}
+            if name and name not in self.names:
+                self.names |= {name}
+
+
+def is_journal(path: Path) -> bool:
+    """Whether the file begins with a record of ours; everything else is a text."""
+    with path.open("rb") as file:
+        line = file.readline(_FIRST_LINE_BYTES)
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):
+        return False
+    if not isinstance(record, dict) or record.get("event") != "start":
+        return False  # other programs write lines with an `event` too
+    return record.get("kind") in get_args(Kind) or isinstance(record.get("settings"), dict)
+
+
+def read_session(path: Path) -> Session:
+    """What the last session left. Damaged lines are left out and named. Holds one line and a few readings."""
+    name, bad = os.fsdecode(path), list[int]()
+    session = _begin_session(name, {})
+    for record in read_journal(path, on_bad=bad.append):
+        if record.get("event") == "start":
+            session = _begin_session(name, record)
+        session.add(record)
+    if bad:
+        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+        session.damage = f"line {bad[0]}{more} of {name} could not be read"
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END):
+            file.seek(-1, os.SEEK_END)
+            session.torn = file.read(1) != b"\n"
+    return session
+
+
+def _begin_session(path: str, record: Record) -> Session:
+    command = record.get("command")
+    words = tuple(map(str, command)) if isinstance(command, list) else ()
+    logs = [
+        LogSpan(
+            path=text(record, f"{name}_path"),
+            began_bytes=whole(record, f"{name}_began_bytes") or 0,
+        )
+        for name in ("stdout", "stderr")
+        if text(record, f"{name}_path")
+    ]
+    job_pid, own_pid = whole(record, "job_pid"), whole(record, "pid")
+    return Session(
+        path=path,
+        kind=text(record, "kind"),
+        pid=job_pid or own_pid,
+        started_at=number(record, "at"),
+        command=words,
+        settings=json.dumps(record.get("settings") or {}),
+        budget_bytes=whole(record, "budget_bytes"),
+        limit_bytes=whole(record, "limit_bytes"),
+        how=text(record, "how"),
+        logs=tuple(dict.fromkeys(logs)),
+        pids=frozenset(pid for pid in (job_pid or own_pid, own_pid) if pid is not None),
+        names=frozenset({Path(words[0]).name[:15]} if words else _OUR_NAMES),
+    )
+
+
+def read_memory(record: Record) -> RecordedMemory:
+    """The memory figures of a record."""
+    fullest = max(
+        objects(record, "gpus"), key=lambda one: whole(one, "used_bytes") or 0, default={}
+    )
+    return RecordedMemory(
+        at=number(record, "at"),
+        private_bytes=whole(record, "private_bytes"),
+        swapped_bytes=whole(record, "swapped_bytes"),
+        available_bytes=whole(record, "available_bytes"),
+        stalled_percent=number(record, "stalled_percent"),
+        cgroup_limit_bytes=whole(record, "cgroup_limit_bytes"),
+        gpu_used_bytes=whole(fullest, "used_bytes"),
+        gpu_total_bytes=whole(fullest, "total_bytes"),
+    )
+
+
+def read_end(record: Record) -> RecordedEnd:
+    """How a run or a watched job came out, from its `end` record."""
+    problem, remedy = record.get("problem"), record.get("remedy")
+    return RecordedEnd(
+        at=number(record, "at"),
+        outcome=text(record, "outcome"),
+        exit_code=whole(record, "exit_code"),
+        signal=whole(record, "signal"),
+        problem=problem if isinstance(problem, str) else None,
+        remedy=remedy if isinstance(remedy, str) else None,
+        oom_kills=whole(record, "oom_kills"),
+        forced=record.get("forced") is True,
+    )
+
+
+def whole(record: Record, name: str) -> int | None:
+    """An integer field; None where it is missing or absurd."""
+    value = record.get(name)
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if abs(value) < _MOST_SIZE else None
+
+
+def number(record: Record, name: str) -> float | None:
+    """A finite number; None where it is missing or absurd."""
+    value = record.get(name)
+    return float(value) if isinstance(value, (int, float)) and abs(value) < 1e15 else None
+
+
+def text(record: Record, name: str) -> str:
+    """A string; empty where it is missing."""
+    value = record.get(name)
+    return value if isinstance(value, str) else ""
+
+
+def objects(record: Record, name: str) -> list[Record]:
+    """The JSON objects of a list; empty where it is missing."""
+    value = record.get(name)
+    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []

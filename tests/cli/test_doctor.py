@@ -200,7 +200,7 @@ def test_in_a_folder_that_was_removed_it_says_so_and_the_advice_works(tmp_path: 
 
     told = inside()
     assert told.returncode == 2
-    assert told.stderr.startswith("error: the current folder is not there any more\n")
+    assert told.stderr.startswith("error: the current folder no longer exists\n")
     assert "disk space" in inside("--path", str(tmp_path)).stdout
 
 
@@ -225,7 +225,7 @@ def test_a_file_is_no_folder(capsys: Capsys, tmp_path: Path, below: str) -> None
     (tmp_path / "file").write_text("")
     refused = call(capsys, "doctor", "--quick", "--path", tmp_path / "file" / below)
     assert refused.code == 2
-    assert refused.problem == f"{tmp_path / 'file'} is a file and no folder"
+    assert refused.problem == f"{tmp_path / 'file'} is a file, not a folder"
 
 
 @LINUX

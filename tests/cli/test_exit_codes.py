@@ -261,7 +261,7 @@ def test_1_for_what_only_others_may_read(
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(tmp_path / "mine"))
 
-    monkeypatch.setattr("lowtide.pipeline.doctor.examine_machine", refuse)
+    monkeypatch.setattr("lowtide.guard.doctor.examine.examine_machine", refuse)
     refused = call(capsys, "doctor")
     assert refused.code == 1
     assert "EACCES" in refused.problem

@@ -52,7 +52,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("report texts", "texts has no log", "name the folder of a run"),
         ("why texts", "it is not a run of lowtide", "pass a RUN folder"),
         ("watch", "nothing to watch", "`-- COMMAND`"),
-        ("doctor --path a.txt --quick", "is a file and no folder", "`--path DIR`"),
+        ("doctor --path a.txt --quick", "is a file, not a folder", "`--path DIR`"),
         ("compare texts --ways foo", "there is no way 'foo'", "lowtide-train"),
     ],
 )

@@ -24,8 +24,8 @@ from lowtide.guard.doctor.check_system import (
     check_wsl,
     find_container,
 )
-from lowtide.guard.doctor.checks import Check, gravest_first
-from lowtide.pipeline.doctor import examine_machine
+from lowtide.guard.doctor.checks import Check, Examination, gravest_first
+from lowtide.guard.doctor.examine import examine_machine
 from lowtide.units import GIB, MIB
 
 MOUNT_ROOT = "23 1 0:21 / / rw - ext4 /dev/vda rw"
@@ -46,6 +46,10 @@ class FakeMachine:
         self.write("proc/version", "Linux version 6.8.0-45-generic (buildd@lcy02)\n")
         self.write("proc/pressure/memory", "some avg10=1.00\nfull avg10=0.00 avg60=0.0 total=0\n")
         self.write(THP, "always [madvise] never\n")
+
+    def seen(self, **known: object) -> Examination:
+        """The machine with what was read of it beforehand."""
+        return Examination(**{"root": self.root, "ram_bytes": 64 * GIB, **known})  # type: ignore[arg-type]
 
     def write(self, path: str, text: str) -> None:
         file = self.root / path
@@ -109,32 +113,33 @@ def test_problems_come_first_and_equals_keep_their_order() -> None:
 )
 def test_ram_that_is_taken_is_told(machine: FakeMachine, available: int, level: str) -> None:
     machine.meminfo(MemAvailable=available)
-    assert found(check_ram(machine.root))[0] == level
-    assert "64.0 GiB" in found(check_ram(machine.root))[1]
+    assert found(check_ram(machine.seen()))[0] == level
+    assert "64.0 GiB" in found(check_ram(machine.seen()))[1]
 
 
 def test_a_small_machine_is_not_blamed_for_being_small(machine: FakeMachine) -> None:
     machine.meminfo(MemTotal=2 * GIB, MemAvailable=3 * GIB // 2)
-    assert found(check_ram(machine.root))[0] == "ok"
+    assert found(check_ram(machine.seen()))[0] == "ok"
 
 
 def test_a_machine_without_proc_still_has_ram_and_nothing_else(tmp_path: Path) -> None:
-    assert check_ram(tmp_path).name == "RAM"
-    assert check_swap(tmp_path, container=None) is None
-    assert check_cgroup(tmp_path) is None
-    assert check_overcommit(tmp_path, container=None) is None
-    assert check_pressure(tmp_path) is None
-    assert check_huge_pages(tmp_path, container=None) is None
-    assert check_killers(tmp_path) is None
+    nothing = Examination(root=tmp_path)
+    assert check_ram(nothing).name == "RAM"
+    assert check_swap(nothing) is None
+    assert check_cgroup(nothing) is None
+    assert check_overcommit(nothing) is None
+    assert check_pressure(nothing) is None
+    assert check_huge_pages(nothing) is None
+    assert check_killers(nothing) is None
 
 
 def test_without_swap_one_is_advised_but_not_inside_a_container(machine: FakeMachine) -> None:
-    assert found(check_swap(machine.root, container=None))[0] == "ok"
+    assert found(check_swap(machine.seen()))[0] == "ok"
     machine.meminfo(SwapTotal=0, SwapFree=0)
-    alone = check_swap(machine.root, container=None)
+    alone = check_swap(machine.seen())
     assert found(alone)[0] == "advice"
     assert "swapon" in str(alone and alone.remedy)
-    level, told = found(check_swap(machine.root, container="Docker"))
+    level, told = found(check_swap(machine.seen(container="Docker")))
     assert (level, told[:4]) == ("ok", "none")
 
 
@@ -143,7 +148,7 @@ def test_without_swap_and_with_blind_promises_the_promises_are_the_advice(
 ) -> None:
     machine.meminfo(SwapTotal=0, SwapFree=0)
     machine.write("proc/sys/vm/overcommit_memory", "1\n")
-    check = check_swap(machine.root, container="Docker")
+    check = check_swap(machine.seen(container="Docker"))
     assert found(check)[0] == "advice"
     assert check is not None
     assert check.remedy == "on the host, as root: `sysctl vm.overcommit_memory=0`"
@@ -151,40 +156,40 @@ def test_without_swap_and_with_blind_promises_the_promises_are_the_advice(
 
 def test_swap_that_is_zram_or_full_is_told(machine: FakeMachine) -> None:
     machine.meminfo(SwapFree=100 * MIB)
-    assert "short of memory" in found(check_swap(machine.root, container=None))[1]
+    assert "short of memory" in found(check_swap(machine.seen()))[1]
     machine.meminfo()
     machine.write("proc/swaps", "Filename Type Size Used Priority\n/dev/zram0 partition 9 0 100\n")
-    assert "zram" in found(check_swap(machine.root, container=None))[1]
+    assert "zram" in found(check_swap(machine.seen()))[1]
     machine.write("proc/swaps", "Filename\n/dev/zram0 partition 9 0 100\n/dev/sda2 partition 9 0\n")
-    assert found(check_swap(machine.root, container=None))[0] == "ok"
+    assert found(check_swap(machine.seen()))[0] == "ok"
 
 
 def test_a_cgroup_below_the_ram_is_told_in_both_versions(machine: FakeMachine) -> None:
-    assert "none" in found(check_cgroup(machine.root))[1]
+    assert "none" in found(check_cgroup(machine.seen()))[1]
     machine.v1(8 * GIB)
     told = "`free` shows 64.0 GiB, but this job may use 8.0 GiB"
-    level, finding = found(check_cgroup(machine.root))
+    level, finding = found(check_cgroup(machine.seen()))
     assert level == "advice"
     assert finding == f"{told} (v1, memory.limit_in_bytes of /job)"
     machine.v2(str(8 * GIB))
-    assert found(check_cgroup(machine.root)) == ("advice", f"{told} (v2, memory.max of /job)")
+    assert found(check_cgroup(machine.seen())) == ("advice", f"{told} (v2, memory.max of /job)")
 
 
 def test_the_least_of_a_cgroup_and_those_above_it_counts(machine: FakeMachine) -> None:
     machine.v2(str(32 * GIB))
     machine.write("sys/fs/cgroup/memory.max", f"{8 * GIB}\n")
-    assert "may use 8.0 GiB (v2, memory.max of /)" in found(check_cgroup(machine.root))[1]
+    assert "may use 8.0 GiB (v2, memory.max of /)" in found(check_cgroup(machine.seen()))[1]
 
 
 def test_a_cgroup_without_a_limit_is_fine_and_a_tiny_one_a_problem(machine: FakeMachine) -> None:
     machine.v1(0x7FFFFFFFFFFFF000)
-    assert found(check_cgroup(machine.root)) == ("ok", "v1, without a limit")
+    assert found(check_cgroup(machine.seen())) == ("ok", "v1, without a limit")
     machine.v2("max")
-    assert found(check_cgroup(machine.root)) == ("ok", "v2, without a limit")
+    assert found(check_cgroup(machine.seen())) == ("ok", "v2, without a limit")
     machine.v2(str(60 * GIB))
-    assert found(check_cgroup(machine.root))[0] == "ok"
+    assert found(check_cgroup(machine.seen()))[0] == "ok"
     machine.v2(str(64 * MIB))
-    assert found(check_cgroup(machine.root))[0] == "problem"
+    assert found(check_cgroup(machine.seen()))[0] == "problem"
 
 
 @pytest.mark.parametrize(
@@ -199,42 +204,45 @@ def test_a_cgroup_without_a_limit_is_fine_and_a_tiny_one_a_problem(machine: Fake
 def test_slurms_grant_is_read(
     machine: FakeMachine, variables: Mapping[str, str], level: str, told: str
 ) -> None:
-    assert found(check_slurm({"SLURM_JOB_ID": "7", **variables}, machine.root)) == (level, told)
+    assert found(check_slurm(machine.seen(environ={"SLURM_JOB_ID": "7", **variables}))) == (
+        level,
+        told,
+    )
 
 
 def test_outside_slurm_there_is_no_line_about_it(machine: FakeMachine) -> None:
-    assert check_slurm({"PATH": "/bin"}, machine.root) is None
+    assert check_slurm(machine.seen(environ={"PATH": "/bin"})) is None
 
 
 @pytest.mark.parametrize(("mode", "level"), [("0", "ok"), ("1", "ok"), ("2", "advice")])
 def test_strict_accounting_is_advised_against(machine: FakeMachine, mode: str, level: str) -> None:
     machine.write("proc/sys/vm/overcommit_memory", f"{mode}\n")
-    assert found(check_overcommit(machine.root, container=None))[0] == level
+    assert found(check_overcommit(machine.seen()))[0] == level
 
 
 def test_strict_accounting_with_nothing_left_to_promise_is_a_problem(machine: FakeMachine) -> None:
     machine.write("proc/sys/vm/overcommit_memory", "2\n")
     machine.meminfo(Committed_AS=39 * GIB + 512 * MIB)
-    level, told = found(check_overcommit(machine.root, container=None))
+    level, told = found(check_overcommit(machine.seen()))
     assert level == "problem"
     assert "512.0 MiB can still be reserved" in told
 
 
 def test_pressure_is_read_where_the_kernel_tells_it(machine: FakeMachine) -> None:
-    assert found(check_pressure(machine.root))[0] == "ok"
+    assert found(check_pressure(machine.seen()))[0] == "ok"
     machine.write("proc/pressure/memory", "some avg10=70.0\nfull avg10=45.20 avg60=1.0 total=9\n")
-    assert found(check_pressure(machine.root)) == (
+    assert found(check_pressure(machine.seen())) == (
         "advice",
         "work stood still for memory 45 % of the last ten seconds",
     )
     (machine.root / "proc/pressure/memory").unlink()
-    assert "not told by this kernel" in found(check_pressure(machine.root))[1]
+    assert "not reported by this kernel" in found(check_pressure(machine.seen()))[1]
 
 
 def test_huge_pages_for_everybody_are_advised_against(machine: FakeMachine) -> None:
-    assert found(check_huge_pages(machine.root, container=None)) == ("ok", "madvise")
+    assert found(check_huge_pages(machine.seen())) == ("ok", "madvise")
     machine.write(THP, "[always] madvise never\n")
-    check = check_huge_pages(machine.root, container=None)
+    check = check_huge_pages(machine.seen())
     assert found(check)[0] == "advice"
     assert check is not None
     assert check.remedy == f"as root: `echo madvise > /{THP}`"
@@ -242,9 +250,9 @@ def test_huge_pages_for_everybody_are_advised_against(machine: FakeMachine) -> N
 
 def test_daemons_that_kill_early_are_named(machine: FakeMachine) -> None:
     machine.write("proc/1/comm", "systemd\n")
-    assert check_killers(machine.root) is None
+    assert check_killers(machine.seen()) is None
     machine.write("proc/812/comm", "earlyoom\n")
-    check = check_killers(machine.root)
+    check = check_killers(machine.seen())
     assert found(check)[1].startswith("earlyoom")
     assert check is not None
     assert "journalctl -u earlyoom" in str(check.remedy)
@@ -279,9 +287,9 @@ def test_containers_are_known_by_what_they_leave(
     ],
 )
 def test_windows_below_is_told(machine: FakeMachine, version: str, told: str) -> None:
-    assert check_wsl(machine.root, ram=16 * GIB) is None
+    assert check_wsl(machine.seen(ram_bytes=16 * GIB)) is None
     machine.write("proc/version", version)
-    level, finding = found(check_wsl(machine.root, ram=16 * GIB))
+    level, finding = found(check_wsl(machine.seen(ram_bytes=16 * GIB)))
     assert level == "advice"
     assert finding.startswith(told)
 
@@ -307,14 +315,15 @@ def ulimits(**changed: Ulimit) -> dict[Resource, Ulimit]:
 def test_limits_of_the_shell_that_bite_are_told_with_who_can_raise_them(
     changed: dict[str, Ulimit], name: str, level: str, remedy: str
 ) -> None:
-    (check,) = check_ulimits(ulimits(**changed), ram=24 * GIB)
+    (check,) = check_ulimits(Examination(ulimits=ulimits(**changed), ram_bytes=24 * GIB))
     assert (check.name, check.level) == (f"ulimit {name}", level)
     assert remedy in str(check.remedy)
 
 
 def test_a_shell_without_limits_is_one_line() -> None:
     files = Ulimit(soft=1024, hard=524288)
-    (check,) = check_ulimits(ulimits(NOFILE=files, DATA=Ulimit(soft=64 * GIB, hard=None)), ram=GIB)
+    limits = ulimits(NOFILE=files, DATA=Ulimit(soft=64 * GIB, hard=None))
+    (check,) = check_ulimits(Examination(ulimits=limits, ram_bytes=GIB))
     assert check.level == "ok"
     assert "1,024 files" in check.finding
 

@@ -8,20 +8,20 @@ from pathlib import Path
 import pytest
 
 from lowtide.guard.doctor.check_disk import (
-    Room,
+    DiskSpace,
     Written,
     check_file_system,
     check_shared_memory,
     check_space,
-    check_temporary,
     check_writing,
     file_system,
-    find_refusal,
     find_wrong_temporary,
     judge_speed,
+    judge_temporary,
     measure_writing,
-    read_room,
+    read_disk_space,
 )
+from lowtide.guard.doctor.checks import Examination
 from lowtide.units import GIB, MIB
 
 MOUNTS = """\
@@ -33,8 +33,8 @@ MOUNTS = """\
 """
 
 
-def room(free_bytes: int, free_files: int | None = None) -> Room:
-    return Room(free_bytes=free_bytes, total_bytes=200 * GIB, free_files=free_files)
+def space(free_bytes: int, free_files: int | None = None) -> DiskSpace:
+    return DiskSpace(free_bytes=free_bytes, total_bytes=200 * GIB, free_files=free_files)
 
 
 @pytest.mark.parametrize(
@@ -58,9 +58,9 @@ def test_the_innermost_and_last_mount_holds_the_folder(
 
 def test_a_system_without_mountinfo_says_nothing_of_it(tmp_path: Path) -> None:
     assert file_system(Path("/home"), tmp_path) is None
-    assert check_file_system(None, container=None) is None
-    assert check_temporary(Path("/tmp"), None, other=None) is None
-    assert check_shared_memory(None, container=None) is None
+    assert check_file_system(Examination()) is None
+    assert judge_temporary(Path("/tmp"), None, other=None) is None
+    assert check_shared_memory(Examination()) is None
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,8 @@ def test_a_system_without_mountinfo_says_nothing_of_it(tmp_path: Path) -> None:
     ],
 )
 def test_too_little_room_is_told(free_bytes: int, free_files: int | None, level: str) -> None:
-    assert check_space(room(free_bytes, free_files), Path("/data")).level == level
+    left = space(free_bytes, free_files)
+    assert check_space(Examination(space=left, folder=Path("/data"))).level == level
 
 
 @pytest.mark.parametrize(
@@ -91,13 +92,13 @@ def test_too_little_room_is_told(free_bytes: int, free_files: int | None, level:
 def test_what_takes_ram_or_goes_away_is_advised_against(
     kind: str, container: str | None, level: str
 ) -> None:
-    check = check_file_system(kind, container=container)
+    check = check_file_system(Examination(file_system=kind, container=container))
     assert check is not None
     assert check.level == level
 
 
 def test_temporary_files_in_memory_are_sent_elsewhere() -> None:
-    check = check_temporary(Path("/tmp"), "tmpfs", other=Path("/var/tmp"))
+    check = judge_temporary(Path("/tmp"), "tmpfs", other=Path("/var/tmp"))
     assert check is not None
     assert check.remedy == "`export TMPDIR=/var/tmp`, a folder on a disk"
 
@@ -114,15 +115,16 @@ def test_only_a_setting_that_leads_nowhere_is_told(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_tried_without_a_trace(tmp_path: Path) -> None:
-    assert find_refusal(tmp_path) is None
+    left = space(GIB)
+    assert check_writing(Examination(folder=tmp_path, space=left, quick=True)).level == "ok"
     assert list(tmp_path.iterdir()) == []
-    refused = find_refusal(tmp_path / "missing")
-    assert refused is not None
+    missing = tmp_path / "missing"
+    refused = check_writing(Examination(folder=missing, space=left, quick=True))
     assert refused.level == "problem"
 
 
 def test_dockers_64_mib_of_shared_memory_are_told() -> None:
-    check = check_shared_memory(64 * MIB, container="Docker")
+    check = check_shared_memory(Examination(shared_memory_bytes=64 * MIB, container="Docker"))
     assert check is not None
     assert check.level == "advice"
     assert "--shm-size" in str(check.remedy)
@@ -153,7 +155,7 @@ def test_the_trial_has_no_name_while_it_lasts(
 
 
 def test_the_speed_is_told_with_the_bytes_that_proved_it(tmp_path: Path) -> None:
-    check = check_writing(tmp_path, read_room(tmp_path), "ext4")
+    check = check_writing(Examination(folder=tmp_path, space=read_disk_space(tmp_path)))
     assert "written and synced in" in check.finding
     assert "(measured:" in check.finding
     slow = judge_speed(Written(total_bytes=MIB, seconds=1.0))
@@ -162,12 +164,13 @@ def test_the_speed_is_told_with_the_bytes_that_proved_it(tmp_path: Path) -> None
 
 
 def test_a_full_disk_and_memory_are_not_written_to(tmp_path: Path) -> None:
-    missing = tmp_path / "missing"  # writing there would be a problem, not ok
-    assert check_writing(missing, room(4 * MIB), "ext4").finding == "not tried: the disk is full"
-    assert check_writing(missing, room(GIB), "tmpfs").finding == "not tried: tmpfs is memory"
+    full = Examination(folder=tmp_path, space=space(4 * MIB), file_system="ext4")
+    assert check_writing(full).finding == "not tried: the disk is full"
+    memory = Examination(folder=tmp_path, space=space(GIB), file_system="tmpfs")
+    assert check_writing(memory).finding == "not tried: tmpfs is memory"
 
 
 def test_a_folder_that_refuses_is_a_problem(tmp_path: Path) -> None:
-    check = check_writing(tmp_path / "missing", room(GIB), "ext4")
+    check = check_writing(Examination(folder=tmp_path / "missing", space=space(GIB)))
     assert check.level == "problem"
     assert "no such file or directory" in check.finding

@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from lowtide.guard.doctor.check_gpu import DriverAnswer, SeenGpu, check_gpu, parse_gpus, read_gpus
+from lowtide.guard.doctor.check_gpu import (
+    CompileFacts,
+    DriverAnswer,
+    TorchFacts,
+    TorchReading,
+    ask_torch,
+    check_gpu,
+    judge_compile,
+    judge_torch,
+    parse_gpus,
+    read_answers,
+    read_gpus,
+)
 from lowtide.guard.doctor.check_software import (
     check_extras,
     check_libraries,
@@ -17,15 +30,8 @@ from lowtide.guard.doctor.check_software import (
     read_libraries,
     satisfies,
 )
-from lowtide.guard.doctor.check_torch import (
-    CompileFacts,
-    TorchFacts,
-    TorchReading,
-    ask_torch,
-    check_compile,
-    check_torch,
-    read_answers,
-)
+from lowtide.guard.doctor.checks import Check, Examination
+from lowtide.guard.reading import GpuReading
 from lowtide.units import GIB, MIB
 
 NEEDED = [
@@ -37,7 +43,19 @@ NEEDED = [
     'mypy>=1.14; extra == "test"',
 ]
 ALL = {"click": "8.5.1", "gigatoken": "0.10.0", "torch": "2.13.0+cpu", "safetensors": "0.8.0"}
-CARD = SeenGpu(name="RTX 4070", driver="570.86", total_bytes=12 * GIB, used_bytes=400 * MIB)
+CARD = GpuReading(index=0, name="RTX 4070", total_bytes=12 * GIB, used_bytes=400 * MIB)
+
+
+def seen(version: Callable[[str], str | None]) -> Examination:
+    """A machine with these releases."""
+    return Examination(libraries=libraries_of(NEEDED, version))
+
+
+def gpus(answer: DriverAnswer, **known: object) -> list[Check]:
+    """What is said of these cards."""
+    return check_gpu(Examination(**{"gpus": answer, **known}))  # type: ignore[arg-type]
+
+
 needs_torch = pytest.mark.skipif(not is_installed("torch"), reason="torch is not installed")
 
 
@@ -61,9 +79,9 @@ def test_releases_are_compared_as_numbers(version: str, wanted: str, fits: bool)
 
 def test_what_fits_is_one_line() -> None:
     libraries = libraries_of(NEEDED, ALL.get)
-    (check,) = check_libraries(libraries)
+    (check,) = check_libraries(Examination(libraries=libraries))
     assert (check.level, check.finding) == ("ok", "click 8.5.1, gigatoken 0.10.0")
-    (extras,) = check_extras(libraries)
+    (extras,) = check_extras(Examination(libraries=libraries))
     assert extras.level == "ok"
     assert "torch 2.13.0+cpu" in extras.finding
     assert "not installed, rarely needed: lowtide[wandb]" in extras.finding
@@ -73,7 +91,7 @@ def test_what_fits_is_one_line() -> None:
 def test_another_release_and_a_missing_library_are_problems_that_pip_mends() -> None:
     here = {**ALL, "gigatoken": "0.11.0"}
     del here["click"]
-    missing, other, rest = check_libraries(libraries_of(NEEDED, here.get))
+    missing, other, rest = check_libraries(seen(here.get))
     assert (missing.level, missing.remedy) == ("problem", "`pip install 'click<9,>=8.2'`")
     assert other.finding == "gigatoken 0.11.0 is here, and gigatoken==0.10.0 is needed"
     assert other.remedy == "`pip install 'gigatoken==0.10.0'`"
@@ -82,13 +100,13 @@ def test_another_release_and_a_missing_library_are_problems_that_pip_mends() -> 
 
 def test_without_torch_the_extra_is_advised() -> None:
     here = {name: version for name, version in ALL.items() if name != "torch"}
-    advised, rest = check_extras(libraries_of(NEEDED, here.get))
+    advised, rest = check_extras(seen(here.get))
     assert (advised.level, advised.remedy) == ("advice", "`pip install 'lowtide[train]'`")
     assert rest.level == "ok"
 
 
 def test_an_old_torch_is_a_problem() -> None:
-    checks = check_extras(libraries_of(NEEDED, {**ALL, "torch": "2.1.0"}.get))
+    checks = check_extras(seen({**ALL, "torch": "2.1.0"}.get))
     assert checks[0].level == "problem"
     assert checks[0].finding == "torch 2.1.0 is here, and torch>=2.8 is needed"
 
@@ -96,8 +114,8 @@ def test_an_old_torch_is_a_problem() -> None:
 def test_this_installation_is_whole() -> None:
     libraries = read_libraries()
     assert {"numpy", "torch", "pyarrow"} <= {library.name for library in libraries}
-    assert [check.level for check in check_libraries(libraries)] == ["ok"]
-    assert check_native().level == "ok"
+    assert [check.level for check in check_libraries(Examination(libraries=libraries))] == ["ok"]
+    assert check_native(Examination()).level == "ok"
 
 
 def driver(folder: Path, script: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,13 +131,13 @@ def test_the_driver_is_asked_and_its_silence_is_a_problem(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     driver(tmp_path, "echo '570.86, 12282, 431, NVIDIA GeForce RTX 4070'", monkeypatch)
-    (check,) = check_gpu(read_gpus(tmp_path), {}, container=None)
+    (check,) = gpus(read_gpus(tmp_path))
     assert check.level == "ok"
     assert check.finding == "NVIDIA GeForce RTX 4070, 12.0 GiB, driver 570.86"
     driver(
         tmp_path, "echo 'Failed to initialize NVML: Driver/library mismatch'; exit 18", monkeypatch
     )
-    (check,) = check_gpu(read_gpus(tmp_path), {}, container=None)
+    (check,) = gpus(read_gpus(tmp_path))
     assert check.level == "problem"
     assert "mismatch" in check.finding
 
@@ -129,13 +147,13 @@ def test_lines_that_are_no_cards_are_passed_over() -> None:
 
 
 def test_no_card_is_fine_and_a_hidden_or_lost_one_is_told(tmp_path: Path) -> None:
-    (check,) = check_gpu(DriverAnswer(), {}, container=None)
+    (check,) = gpus(DriverAnswer())
     assert check.level == "ok"
-    (check,) = check_gpu(DriverAnswer(cards=(CARD,)), {"CUDA_VISIBLE_DEVICES": ""}, container=None)
+    (check,) = gpus(DriverAnswer(cards=(CARD,)), environ={"CUDA_VISIBLE_DEVICES": ""})
     assert (check.level, check.remedy) == ("advice", "`unset CUDA_VISIBLE_DEVICES`")
-    (check,) = check_gpu(DriverAnswer(on_the_bus=True), {}, container="Docker")
+    (check,) = gpus(DriverAnswer(on_the_bus=True), container="Docker")
     assert "--gpus all" in str(check.remedy)
-    (check,) = check_gpu(DriverAnswer(driver_loaded=True), {}, container=None)
+    (check,) = gpus(DriverAnswer(driver_loaded=True))
     assert "no nvidia-smi" in check.finding
 
 
@@ -153,8 +171,8 @@ def test_a_card_on_the_bus_is_seen_without_a_driver(
 
 
 def test_a_card_that_others_hold_is_told() -> None:
-    held = SeenGpu(name="A", driver="1", total_bytes=12 * GIB, used_bytes=4 * GIB)
-    checks = check_gpu(DriverAnswer(cards=(CARD, held)), {}, container=None)
+    held = GpuReading(index=1, name="A", total_bytes=12 * GIB, used_bytes=4 * GIB)
+    checks = gpus(DriverAnswer(cards=(CARD, held)))
     assert [check.level for check in checks] == ["ok", "advice"]
 
 
@@ -180,7 +198,7 @@ def facts(*, cuda: str | None, sees_card: bool, problem: str | None = None) -> T
 def test_torch_is_wrong_only_where_a_card_is_left_unused(
     reading: TorchReading, card_here: bool, level: str
 ) -> None:
-    assert check_torch(reading, card_here=card_here).level == level
+    assert judge_torch(reading, card_here=card_here).level == level
 
 
 def compiled(device: str, problem: str | None) -> CompileFacts:
@@ -204,7 +222,7 @@ def test_compiling_is_wrong_only_on_a_card(
 ) -> None:
     torch = facts(cuda="12.8", sees_card=True).torch
     tried = tuple(compiled(device, problem) for device, problem in results)
-    check = check_compile(TorchReading(torch=torch, compiled=tried, end=end))
+    check = judge_compile(TorchReading(torch=torch, compiled=tried, end=end))
     assert check is not None
     assert check.level == level
     assert check.finding.startswith(told)
@@ -226,8 +244,8 @@ def test_what_libraries_print_is_not_taken_for_an_answer() -> None:
 def test_a_child_that_takes_too_long_is_ended() -> None:
     reading = ask_torch(compiles=True, most_seconds=0.1)
     assert reading.end == "no answer in 0.1s"
-    assert check_torch(reading, card_here=False).level == "problem"
-    assert check_compile(reading) is None
+    assert judge_torch(reading, card_here=False).level == "problem"
+    assert judge_compile(reading) is None
 
 
 @pytest.mark.slow
@@ -236,8 +254,8 @@ def test_a_missing_compiler_is_found_out_by_trying(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CXX", "/nowhere/g++")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     reading = ask_torch(compiles=True)
-    assert check_torch(reading, card_here=False).level == "ok"
-    check = check_compile(reading)
+    assert judge_torch(reading, card_here=False).level == "ok"
+    check = judge_compile(reading)
     assert check is not None
     assert check.level == "advice", check
     assert "apt install g++" in str(check.remedy)

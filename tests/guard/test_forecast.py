@@ -7,8 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from lowtide.guard.forecast import Forecast, forecast
-from lowtide.guard.history import History
+from lowtide.guard.forecast import Forecast, History, forecast
 
 GB = 10**9
 LIMIT, BASE = 60 * GB, 4 * GB

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lowtide.guard.gpus import GpuReading, open_gpus
+from lowtide.guard.reading import GpuReading, open_gpus
 
 
 class DriverError(Exception):

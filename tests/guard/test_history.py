@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.guard.history import History
+from lowtide.guard.forecast import History
 
 
 @given(values=st.lists(st.integers(0, 10**12), min_size=1, max_size=500), most=st.integers(2, 40))

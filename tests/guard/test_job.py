@@ -13,8 +13,14 @@ import pytest
 
 from lowtide.errors import UsageError
 from lowtide.guard.box import open_box
-from lowtide.guard.job import check_command, find_job, start_job, start_time, written_file
-from lowtide.guard.respond import Asking
+from lowtide.guard.job import (
+    Asking,
+    check_command,
+    find_job,
+    start_job,
+    start_time,
+    written_file,
+)
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="processes as Linux has them")
 SLEEP = (sys.executable, "-c", "import time; time.sleep(60)")

@@ -10,8 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.guard.why.kernel_log import Clock, KernelLog, join_logs, parse_kernel_log
-from lowtide.guard.why.read_kernel_log import read_kernel_log
+from lowtide.guard.why.kernel_log import (
+    Clock,
+    KernelLog,
+    join_logs,
+    parse_kernel_log,
+    read_kernel_log,
+)
 from lowtide.units import KIB
 
 NOW = datetime(2026, 11, 16, 12, 0, tzinfo=UTC).timestamp()

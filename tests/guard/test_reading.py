@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.guard.reading import Reader, read_process
+from lowtide.memory.meter import tree_of
 from lowtide.units import MIB
 from tests.memory.vfork import child_in_vfork
 
@@ -71,7 +72,7 @@ def test_what_forks_share_is_counted_once() -> None:
         assert reading.process_count == 4
         assert 100 * MIB < reading.private_bytes < 160 * MIB
     finally:
-        for pid in Reader(pid=process.pid).members()[::-1]:
+        for pid in list(tree_of(process.pid))[::-1]:
             os.kill(pid, 9)
         end(process)
 

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.guard.pace import Pace
 from lowtide.guard.reading import Reading
-from lowtide.guard.stages import Lines, Response, Steps, judge_reading
+from lowtide.guard.stages import Lines, Pace, Response, Steps, judge_reading
 from lowtide.units import GIB, MIB
 
 CALM = Reading(

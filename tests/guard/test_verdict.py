@@ -9,24 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.guard.why.causes import exit_of
+from lowtide.guard.why.allocations import read_dimensions
 from lowtide.guard.why.death_texts import find_death_texts
-from lowtide.guard.why.evidence import (
-    EndRecord,
-    Evidence,
-    Exit,
-    LastReading,
-    Machine,
-    Session,
-    TextLog,
-)
+from lowtide.guard.why.evidence import Evidence, Exit, MachineFacts, TextLog, exit_of
 from lowtide.guard.why.kernel_log import KernelLog, KernelRecord
-from lowtide.guard.why.recognise_tensors import read_dimensions
 from lowtide.guard.why.verdict import Verdict, judge
+from lowtide.journal import RecordedEnd, RecordedMemory, Session
 from lowtide.units import GIB, MIB
 
 NOW = 1_000_000.0
-MACHINE = Machine(now=NOW, boot_at=1.0, total_ram_bytes=16 * GIB, swap_bytes=0)
+MACHINE = MachineFacts(now=NOW, boot_at=1.0, total_ram_bytes=16 * GIB, swap_bytes=0)
 NOTHING = Evidence(about="a test", machine=MACHINE)
 SESSION = Session(
     path="timeline.jsonl",
@@ -36,9 +28,9 @@ SESSION = Session(
     names=frozenset({"python3"}),
     started_at=NOW - 100,
     last_at=NOW,
-    last=LastReading(at=NOW, private_bytes=GIB, available_bytes=8 * GIB),
+    last=RecordedMemory(at=NOW, private_bytes=GIB, available_bytes=8 * GIB),
 )
-KILLED = EndRecord(at=NOW, outcome="ended", exit_code=137, signal=9)
+KILLED = RecordedEnd(at=NOW, outcome="ended", exit_code=137, signal=9)
 WATCHED = replace(NOTHING, pid=77, session=replace(SESSION, end=KILLED))
 SILENT = KernelLog(sources=("dmesg",), first_at=1.0)
 
@@ -95,7 +87,7 @@ def test_sigkill_is_what_the_kernels_log_makes_of_it(
 
 
 def test_a_child_that_was_killed_is_likely_the_reason_of_an_error() -> None:
-    failed = EndRecord(at=NOW, outcome="ended", exit_code=1)
+    failed = RecordedEnd(at=NOW, outcome="ended", exit_code=1)
     evidence = replace(WATCHED, session=replace(SESSION, end=failed), kernel=kill_of(78))
     assert in_short(judge(evidence)) == ("out of memory: the machine", "likely")
 
@@ -118,14 +110,14 @@ def test_a_run_of_ours_in_a_container_is_known_by_its_name() -> None:
 
 @given(code=st.integers(-64, 255).filter(lambda code: code not in (0, 75)))
 def test_an_exit_code_alone_never_proves_that_memory_was_the_reason(code: int) -> None:
-    verdict = judge(replace(NOTHING, exit=exit_of(code, None, source="as told"), kernel=SILENT))
+    verdict = judge(replace(NOTHING, exit=exit_of(code, None, source="given"), kernel=SILENT))
     assert "memory" not in verdict.cause.lower()
     if code in (137, -9):
         assert verdict.cause == "unknown"
 
 
 def test_137_with_somebody_elses_kill_stays_unknown_and_names_it() -> None:
-    verdict = judge(replace(NOTHING, exit=exit_of(137, None, source="as told"), kernel=kill_of(4)))
+    verdict = judge(replace(NOTHING, exit=exit_of(137, None, source="given"), kernel=kill_of(4)))
     assert verdict.cause == "unknown"
     assert any("process 4" in line.text for line in verdict.evidence)
     assert any("`--pid N`" in remedy for remedy in verdict.remedies)
@@ -154,7 +146,7 @@ GPT2 = read_dimensions("batch_size=8 block_size=1024 vocab_size=50304")
 
 
 def test_the_sentence_of_the_issue() -> None:
-    verdict = judge(told(*EVALUATING, OOM, dimensions=GPT2, exit=Exit(source="as told", code=1)))
+    verdict = judge(told(*EVALUATING, OOM, dimensions=GPT2, exit=Exit(source="given", code=1)))
     assert verdict.sentence == (
         "Out of GPU memory (certain): it asked the GPU for 1.54 GiB when 320.1 MiB of 11.8 GiB were free: exactly "
         "batch 8 × 1024 positions × 50304 vocabulary × 4 bytes, the logits in eval."
@@ -181,13 +173,13 @@ def test_a_neighbour_on_the_card_is_named_first() -> None:
 def test_a_text_that_the_program_outlived_is_at_most_possible() -> None:
     steps = [f"iter {n}: loss 3.1" for n in range(30)]
     assert judge(told(OOM, *steps)).cause == "unknown"
-    verdict = judge(told(OOM, *steps, exit=Exit(source="as told", code=1)))
+    verdict = judge(told(OOM, *steps, exit=Exit(source="given", code=1)))
     assert in_short(verdict) == ("failed", "certain")
 
 
 def test_a_launcher_that_kills_the_other_ranks_does_not_hide_the_reason() -> None:
     elastic = "E torch/distributed/elastic/multiprocessing/api.py:869] failed (exitcode: 1) local_rank: 0 (pid: 12)"
-    verdict = judge(told(*TRAINING, "[rank0]: " + OOM, elastic, exit=Exit(source="as told", signal=15)))  # fmt: skip
+    verdict = judge(told(*TRAINING, "[rank0]: " + OOM, elastic, exit=Exit(source="given", signal=15)))  # fmt: skip
     assert in_short(verdict) == ("out of GPU memory", "likely")
 
 
@@ -214,11 +206,11 @@ def test_a_machine_that_was_started_again_took_it_along() -> None:
     )
     verdict = judge(evidence)
     assert in_short(verdict) == ("killed from outside", "possible")
-    assert "started again" in verdict.sentence
+    assert "restarted" in verdict.sentence
 
 
 def test_a_watch_that_was_no_parent_knows_no_code_and_says_so() -> None:
-    unseen = EndRecord(at=NOW, outcome="ended")
+    unseen = RecordedEnd(at=NOW, outcome="ended")
     verdict = judge(replace(WATCHED, session=replace(SESSION, end=unseen)))
     assert in_short(verdict) == ("unknown", "unknown")
     assert "had not started it" in verdict.sentence
@@ -226,7 +218,7 @@ def test_a_watch_that_was_no_parent_knows_no_code_and_says_so() -> None:
 
 def test_what_speaks_against_the_verdict_is_shown() -> None:
     tight = replace(
-        SESSION, end=KILLED, last=LastReading(at=NOW, private_bytes=GIB, available_bytes=MIB)
+        SESSION, end=KILLED, last=RecordedMemory(at=NOW, private_bytes=GIB, available_bytes=MIB)
     )
     verdict = judge(replace(WATCHED, session=tight, kernel=SILENT))
     assert in_short(verdict) == ("killed from outside", "possible")
@@ -267,7 +259,7 @@ def test_a_fault_of_the_card_counts_where_the_end_was_nobodys_wish(
     record = KernelRecord(
         kind="gpu fault", line="NVRM: Xid", source="dmesg", at=NOW, pid=77, detail=f"Xid {xid}"
     )
-    end = EndRecord(at=NOW, outcome="ended", exit_code=code)
+    end = RecordedEnd(at=NOW, outcome="ended", exit_code=code)
     kernel = replace(SILENT, records=(record,))
     assert judge(replace(WATCHED, session=replace(SESSION, end=end), kernel=kernel)).cause == cause
 
@@ -275,7 +267,7 @@ def test_a_fault_of_the_card_counts_where_the_end_was_nobodys_wish(
 @pytest.mark.parametrize("kind", ["tokenize", "train-tokenizer"])
 def test_an_abort_of_a_stage_of_ours_is_memory_that_was_refused(kind: str) -> None:
     session = replace(SESSION, kind=kind)
-    ended = exit_of(134, None, source="as told")
+    ended = exit_of(134, None, source="given")
     assert judge(replace(NOTHING, session=session, exit=ended)).cause == "MemoryError"
     of_others = replace(NOTHING, session=SESSION, exit=ended)
     assert judge(of_others).cause == "crashed"

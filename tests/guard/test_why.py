@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.guard.why.read_kernel_log import read_kernel_log
+from lowtide.guard.why.kernel_log import read_kernel_log
 from lowtide.journal import LOG_NAME, Journal
 from lowtide.pipeline.why import Question, explain
 from lowtide.units import GIB, MIB

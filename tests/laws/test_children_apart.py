@@ -14,7 +14,7 @@ import pytest
 from bench.tokenizer_variants import Variant
 from lowtide.errors import LowtideError
 from lowtide.events import ignore
-from lowtide.guard.doctor.check_torch import ask_torch
+from lowtide.guard.doctor.check_gpu import ask_torch
 from lowtide.pipeline.comparing.run_boxed import BoxedJob, ProgressFile, run_boxed
 from lowtide.pipeline.comparing.ways import WAYS, Task
 from lowtide.pipeline.demo.stages import DemoSettings, list_stages

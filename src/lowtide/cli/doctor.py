@@ -36,7 +36,7 @@ def doctor_command(context: click.Context, path: str, quick: bool, as_json: bool
     Looks at memory, its limits, disk, GPU, torch and libraries. Each line is ok, advice or a problem, with a
     remedy. Writes at most 256 MiB to measure the disk and keeps nothing. Exits with 1 if there is a problem.
     """
-    from lowtide.pipeline.doctor import examine_machine
+    from lowtide.guard.doctor.examine import examine_machine
     from lowtide.report.checks import show_checks
     from lowtide.report.progress import tell_a_person
 

@@ -54,9 +54,8 @@ def why_command(
     """
     from pathlib import Path
 
-    from lowtide.guard.why.gather import newest_timeline
     from lowtide.pipeline.watch_settings import state_folder
-    from lowtide.pipeline.why import Question, explain
+    from lowtide.pipeline.why import Question, explain, newest_timeline
     from lowtide.report.verdicts import show_verdict
 
     if last and target:

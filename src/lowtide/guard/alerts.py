@@ -1,19 +1,44 @@
-"""How alerts leave the house: lines in a file that can be followed, and a command of the user's."""
+"""What a watch reports: events while it lasts, alerts for a file and for the user's command, and its result."""
 
 from __future__ import annotations
 
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
+from typing import TypeAlias
 
+from lowtide.events import Note
+from lowtide.guard.forecast import Forecast
+from lowtide.guard.job import JobEnd
+from lowtide.guard.reading import GpuReading, Reading
 from lowtide.guard.stages import Alert
 from lowtide.storage.publish import make_private, storage_errors
 from lowtide.units import format_bytes, printable
 
 _PATIENCE_SECONDS = 5.0
+
+
+Watched: TypeAlias = Reading | Alert | Forecast | Note
+WatchListener: TypeAlias = Callable[[Watched], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchResult:
+    """How a watched job ended, and how much memory it took."""
+
+    end: JobEnd
+    seconds: float
+    peak_private_bytes: int
+    alerts: int
+    timeline: Path
+    forced: bool
+    """Whether the guard ended the job."""
+    fullest_gpus: tuple[GpuReading, ...] = ()
+    """Each card at its fullest."""
 
 
 def stage_name(alert: Alert) -> str:
@@ -43,7 +68,7 @@ def append_alert(path: Path, line: str) -> None:
 
 
 class Hooks:
-    """The user's command, run for each alert; it never holds up the watch."""
+    """Runs the user's command for each alert, and never waits for it."""
 
     def __init__(self, command: str | None, environment: Mapping[str, str]) -> None:
         self._command = command
@@ -51,11 +76,11 @@ class Hooks:
         self._running: list[subprocess.Popen[bytes]] = []
 
     def run(self, alert: Alert, *, pid: int, used_bytes: int, timeline: Path) -> None:
-        """What happened is told in the environment, so that nothing of it is read as a command."""
+        """Start the command. The alert is in its environment: nothing of it can be read as a command."""
         self._running = [one for one in self._running if one.poll() is None]
         if self._command is None:
             return
-        told = {
+        variables = {
             "LOWTIDE_STAGE": stage_name(alert),
             "LOWTIDE_REASON": alert.reason,
             "LOWTIDE_PID": str(pid),
@@ -65,7 +90,7 @@ class Hooks:
         self._running.append(
             subprocess.Popen(
                 ["/bin/sh", "-c", self._command],
-                env={**self._environment, **told},
+                env={**self._environment, **variables},
                 stdin=subprocess.DEVNULL,
                 stdout=sys.stderr,  # stdout is the job's own
                 start_new_session=True,
@@ -73,10 +98,10 @@ class Hooks:
         )
 
     def finish(self) -> None:
-        """Give those that still run a moment; they may outlive the watch."""
+        """Give running commands a moment to end; they may outlive the watch."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         for one in self._running:
             try:
                 one.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                one.returncode = 0  # it goes on without us, and nobody waits for it
+                one.returncode = 0  # it goes on without us: no warning that nobody waited for it

@@ -33,24 +33,24 @@ _numbers = itertools.count()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Box:
-    """A cgroup that somebody may enter."""
+    """A cgroup that a process may enter."""
 
     how: How
     folder: Path
     home: Path | None = None
-    """The group of whoever made the box."""
+    """The group of the process that made the box."""
 
     def command_inside(self, command: Sequence[str]) -> list[str]:
         """A shell that enters the group and becomes the command: all it takes is charged inside."""
         return ["/bin/sh", "-c", _ENTER, str(self.folder / "cgroup.procs"), *command]
 
     def members(self) -> list[int]:
-        """Who is inside now, in groups that were made inside as well."""
+        """The processes inside now, also in groups that were made inside."""
         texts = [read_text(folder / "cgroup.procs") or "" for folder in _groups(self.folder)]
         return [int(pid) for text in texts for pid in text.split()]
 
     def enter(self) -> None:
-        """This process, and all that it starts from now on, is inside."""
+        """Move this process, and all that it starts from now on, inside."""
         (self.folder / "cgroup.procs").write_text(str(os.getpid()))
 
     def limit_bytes(self) -> int | None:
@@ -59,9 +59,9 @@ class Box:
         return None if limit is None or limit >= _UNLIMITED_BYTES else limit
 
     def let_go(self) -> None:
-        """Who is inside moves to where the box was made from, and lives on when the box is removed."""
+        """Move the processes inside to the group of the box's maker: they outlive the box."""
         place = (self.home or self.folder.parent) / "cgroup.procs"
-        for _ in range(_TRIES):  # those that are born meanwhile as well
+        for _ in range(_TRIES):  # processes that are started meanwhile too
             members = self.members()
             for pid in members:
                 with suppress(OSError):  # it has ended meanwhile, or may not leave
@@ -70,7 +70,7 @@ class Box:
                 return
 
     def private_bytes(self) -> int | None:
-        """Anonymous and shared-memory pages of all inside, each counted once; None where it is not told."""
+        """Anonymous and shared-memory pages of all inside, each counted once; None where that is unknown."""
         text = read_text(self.folder / "memory.stat") or ""
         sizes = dict(line.split(" ", 1) for line in text.splitlines())
         names = self._file("total_rss total_shmem", "anon shmem").split()
@@ -79,15 +79,15 @@ class Box:
         return sum(int(sizes[name]) for name in names)
 
     def charged_bytes(self) -> int | None:
-        """What is charged now, page cache included."""
+        """The memory charged to the box now, page cache included."""
         return _number(self.folder / self._file("memory.usage_in_bytes", "memory.current"))
 
     def peak_charged_bytes(self) -> int | None:
-        """The most that was ever charged; None where the kernel does not keep it."""
+        """The most memory ever charged; None where the kernel does not keep it."""
         return _number(self.folder / self._file("memory.max_usage_in_bytes", "memory.peak"))
 
     def oom_kills(self) -> int:
-        """How many processes the kernel has killed for this limit."""
+        """How many processes the kernel has killed at this limit."""
         text = read_text(self.folder / self._file("memory.oom_control", "memory.events")) or ""
         counts = dict(line.split(" ", 1) for line in text.splitlines())
         return int(counts.get("oom_kill", 0))
@@ -100,7 +100,7 @@ class Box:
 def open_box(limit_bytes: int | None, *, kill: bool = True) -> Iterator[Box | None]:
     """A box with this limit, or without one; None where none can be made.
 
-    Who is inside at the end is killed; or else stays, and so does the box, until somebody makes another.
+    At the end processes inside are killed. Without `kill` they stay, and so does the box until another is made.
     """
     box = _make_box(limit_bytes)
     try:
@@ -118,7 +118,7 @@ def _groups(folder: Path) -> list[Path]:
 
 
 def _is_gone(folder: Path) -> bool:
-    """Remove the group and those inside it; False where somebody lives in one."""
+    """Remove the group and those inside it; False where a process lives in one."""
     for group in _groups(folder):
         with suppress(OSError):
             group.rmdir()
@@ -139,7 +139,9 @@ def _make_box(limit_bytes: int | None) -> Box | None:
         try:
             if limit_bytes is not None:
                 _set_limit(box, limit_bytes)
-            _try_to_enter(box)
+            # A group may be made and still be closed: v2 asks for rights on the common ancestor.
+            inside = box.command_inside(["/bin/sh", "-c", ":"])
+            subprocess.run(inside, check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError):
             _remove(box)
             continue
@@ -174,14 +176,10 @@ def _set_limit(box: Box, limit_bytes: int) -> None:
         swap.write_text(swap_limit)
 
 
-def _try_to_enter(box: Box) -> None:
-    """A group may be made and still be closed: v2 asks for rights on the common ancestor."""
-    subprocess.run(box.command_inside(["/bin/sh", "-c", ":"]), check=True, capture_output=True)
-
-
 def _remove(box: Box) -> None:
-    """Only what was started in the box is in it. The last charge may take a moment to go; what cannot be
-    removed even so is swept by whoever makes the next box."""
+    """Kill what is in the box, which was all started in it, and remove it.
+
+    The last charge may take a moment to go; what cannot be removed is swept when the next box is made."""
     for _ in range(_TRIES):
         for pid in box.members():
             with suppress(ProcessLookupError):

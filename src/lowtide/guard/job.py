@@ -1,4 +1,4 @@
-"""A job under watch: started here, or found by its process id; asked to stop, and ended."""
+"""A job under watch: started here or found by its process id; sent our signals, asked to stop, and ended."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 from lowtide.errors import UsageError
 from lowtide.guard.box import Box, open_box
@@ -21,21 +22,27 @@ from lowtide.memory.proc_files import read_text
 _FIRST_TO_DIE = 500
 """`oom_score_adj`: should the machine run out all the same, the kernel takes the job before the desktop."""
 _TRIES, _PAUSE_SECONDS = 200, 0.01
+_FILE_SHARE = 0.5
+"""Of the grace period, for a job that looks for a stop file."""
+_FIRST_SHARE = 0.75
+"""Of the grace period, before the processes below the first one are asked too."""
+_MOMENT_SECONDS = 0.25
+"""To receive SIGTERM, for a job that has passed all thresholds at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnd:
-    """How it ended, as far as it is known."""
+    """How a job ended, as far as it is known."""
 
     exit_code: int | None
     """None where it was not a child of ours."""
     signal: int | None
     oom_kills: int | None
-    """Of its own cgroup; None where it had none."""
+    """Kills for memory in its own cgroup; None where it had none."""
 
 
 class Job:
-    """The tree below one process."""
+    """A process and everything it started."""
 
     def __init__(
         self, pid: int, *, box: Box | None, process: subprocess.Popen[bytes] | None
@@ -45,11 +52,14 @@ class Job:
         self._process = process
         self._started = start_time(pid)
         self._known: dict[int, int | None] = {}
-        """Everybody seen so far, and when each was started: who leaves its parent is not forgotten."""
-        self._handle = _open_handle(pid)
+        """Every process seen so far, and when it was started: one that leaves its parent is not forgotten."""
+        self._handle: int | None = None
+        """A pidfd, readable when the process has ended; None on systems without it."""
+        with suppress(AttributeError, OSError):
+            self._handle = os.pidfd_open(pid)
 
     def members(self) -> list[int]:
-        """Who is alive of it, in its box or outside; never this process, or what it started for itself."""
+        """Its living processes, in its box or outside; never this process, or what it started for itself."""
         found = set(self.box.members()) if self.box is not None else set()
         if self.is_running:
             found |= set(tree_of(self.pid))
@@ -76,8 +86,8 @@ class Job:
         return start_time(self.pid) == self._started and not _is_zombie(self.pid)
 
     def wait(self, seconds: float) -> None:
-        """At most so long; less when the first process ends meanwhile."""
-        if not self.is_running:  # those it left behind tell nobody when they end
+        """Wait this long, or until the first process ends."""
+        if not self.is_running:  # nobody is notified when the processes it left behind end
             time.sleep(seconds if self.members() else 0)
         elif self._handle is not None:
             select.select([self._handle], [], [], seconds)
@@ -88,22 +98,22 @@ class Job:
             time.sleep(seconds)
 
     def close(self) -> None:
-        """Nothing can be waited for afterwards."""
+        """Release the handle on the first process; nothing can be waited for afterwards."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
 
     def send(self, number: int) -> bool:
-        """To the first process, which knows best how to end the others. Whether we may."""
-        alive = [self.pid] if self.is_running else []  # its id may be somebody else's by now
+        """Signal the first process, which knows best how to end the others. Returns whether we may."""
+        alive = [self.pid] if self.is_running else []  # its id may be another process's by now
         return _signal(alive, number)
 
     def send_all(self, number: int) -> bool:
-        """To every process of it. Whether we may."""
+        """Signal every process of the job. Returns whether we may."""
         return _signal(self.members(), number)
 
     def end(self) -> bool:
-        """Kill what is left, and what it starts meanwhile. Whether we may."""
+        """Kill what is left, and what it starts meanwhile. Returns whether we may."""
         allowed = True
         for _ in range(_TRIES):
             alive = self.members()
@@ -115,7 +125,7 @@ class Job:
         return allowed
 
     def outcome(self) -> JobEnd:
-        """After its end."""
+        """How the job ended; to be asked after its end."""
         code = self._process.poll() if self._process is not None else None
         return JobEnd(
             exit_code=code if code is None or code >= 0 else 128 - code,
@@ -148,7 +158,7 @@ def start_job(command: Sequence[str], *, fence_bytes: int | None) -> Iterator[Jo
 
 
 def check_command(command: Sequence[str]) -> None:
-    """Before anything is made for it: whether there is such a program."""
+    """Raise `UsageError` where there is no such program, before anything is made for it."""
     if shutil.which(command[0]) is None:
         raise UsageError(
             f"there is no command {command[0]!r} that can be run",
@@ -166,7 +176,7 @@ def _become_the_job(box: Box | None) -> None:
 
 @contextmanager
 def find_job(pid: int) -> Iterator[Job]:
-    """A process that somebody else started; it lives on afterwards."""
+    """A process that was started elsewhere; it lives on afterwards."""
     if start_time(pid) is None and not _answers(pid):
         raise UsageError(
             f"there is no process {pid}", remedy="pass the id of a running process as `--pid`"
@@ -178,8 +188,93 @@ def find_job(pid: int) -> Iterator[Job]:
         job.close()
 
 
+@dataclass(slots=True)
+class Asking:
+    """Asks a job to stop, in steps: a stop file, SIGTERM to its first process, SIGTERM to all of it.
+
+    Created when the job is to stop; `go_on` is called again and again with the time.
+    """
+
+    job: Job
+    grace_seconds: float
+    stop_file: Path | None
+    began: float
+    _done: int = 0
+
+    def go_on(self, now: float) -> str | None:
+        """Take the next step if it is time; what was done, in words, or None."""
+        passed = (now - self.began) / self.grace_seconds if self.grace_seconds else 1.0
+        if self._done == 0:
+            self._done = 1
+            if self.stop_file is not None:
+                path = self.stop_file
+                try:
+                    path.touch()
+                except OSError as error:
+                    self.stop_file = None  # SIGTERM is then sent at once
+                    return f"could not leave the stop file {path} ({error.strerror})"
+                return f"left the stop file {path}"
+        if self._done == 1 and (self.stop_file is None or passed >= _FILE_SHARE):
+            self._done = 2
+            if not self.job.is_running:
+                return self._send_all()
+            allowed = self.job.send(signal.SIGTERM)
+            done = "sent SIGTERM to" if allowed else "may not send a signal to"
+            return f"{done} process {self.job.pid}"
+        if self._done == 2:
+            others = passed >= _FIRST_SHARE and len(self.job.members()) > 1
+            if others or not self.job.is_running:
+                return self._send_all()
+        return None
+
+    def _send_all(self) -> str:
+        self._done = 3
+        self.job.send_all(signal.SIGTERM)
+        return f"sent SIGTERM to all {len(self.job.members())} processes"
+
+    def withdraw(self) -> None:
+        """Remove a stop file that nobody took: it would stop the next job."""
+        if self.stop_file is not None and self._done:
+            with suppress(OSError):
+                self.stop_file.unlink(missing_ok=True)
+
+    def has_had_a_moment(self, now: float) -> bool:
+        """Whether it was asked at all, even where it passed all thresholds at once."""
+        return now - self.began >= min(_MOMENT_SECONDS, self.grace_seconds)
+
+    def is_over(self, now: float) -> bool:
+        """Whether the job has had its time."""
+        return now - self.began >= self.grace_seconds
+
+
+@contextmanager
+def signals_go_to(job: Job) -> Iterator[None]:
+    """Pass on the signals we receive, meant for the job. A terminal's Ctrl-C has reached it already."""
+
+    def pass_on(number: int, _frame: FrameType | None) -> None:
+        if number not in (signal.SIGINT, signal.SIGQUIT) or not _has_terminal():
+            job.send(number)
+
+    names = ("SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2")
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    before = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+
+
+def _has_terminal() -> bool:
+    """Whether we are in the foreground of a terminal."""
+    for stream in (0, 1, 2):
+        with suppress(OSError, AttributeError):
+            return os.tcgetpgrp(stream) == os.getpgrp()
+    return False
+
+
 def start_time(pid: int) -> int | None:
-    """When it was started, in ticks since the machine was: ids are given out again. None without /proc."""
+    """When a process was started, in ticks since boot: ids are used again. None without /proc."""
     text = read_text(Path(f"/proc/{pid}/stat"))
     if text is None:
         return None
@@ -199,7 +294,7 @@ def _signal(pids: Sequence[int], number: int) -> bool:
 
 
 def _is_zombie(pid: int) -> bool:
-    """Dead, and not yet fetched by its parent; or gone."""
+    """Whether it is dead and not yet reaped by its parent, or gone."""
     state = read_text(Path(f"/proc/{pid}/stat"))
     if state is None:
         return Path("/proc/self").exists()
@@ -218,14 +313,6 @@ def written_file(pid: int, descriptor: int) -> Path | None:
     except OSError:
         return None
     return path if path.is_file() else None
-
-
-def _open_handle(pid: int) -> int | None:
-    """Readable when the process has ended; None on systems that have no such thing."""
-    try:
-        return os.pidfd_open(pid)
-    except (AttributeError, OSError):
-        return None
 
 
 def _answers(pid: int) -> bool:

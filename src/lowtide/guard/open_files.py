@@ -1,9 +1,9 @@
-"""Who still writes? Files that some process holds open for writing, as Linux tells."""
+"""Which files does some process hold open for writing? Only Linux shows it."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Set
+from collections.abc import Set
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,38 +13,33 @@ FileId: TypeAlias = tuple[int, int]
 """Device and inode."""
 _PROC = Path("/proc")
 _ACCESS = 3
-"""The bits of `flags` that say how a file was opened: 0 is reading alone."""
+"""The bits of `flags` that say how a file was opened; 0 is reading alone."""
 
 
 def find_written(files: Set[FileId]) -> set[FileId]:
     """Those of the files that a process has open for writing.
 
-    Empty where the system does not tell. Processes that we may not look into are passed over. One pass over all
-    open files of the machine: a few milliseconds for a thousand of them.
+    Empty where the system does not show it. Processes that we may not look into are passed over. One pass over
+    all open files of the machine: a few milliseconds for a thousand of them.
     """
     if not files or not _PROC.is_dir():
         return set()
-    return {found for pid in _processes() for found in _written_by(pid, files)}
-
-
-def _processes() -> list[str]:
-    return [name for name in _names(_PROC) if name.isdigit()]
-
-
-def _written_by(pid: str, files: Set[FileId]) -> Iterator[FileId]:
-    for number in _names(_PROC / pid / "fd"):
-        try:
-            found = os.stat(f"{_PROC}/{pid}/fd/{number}")  # noqa: PTH116 - thousands of times
-        except OSError:  # closed meanwhile, or not ours to see
-            continue
-        identity = (found.st_dev, found.st_ino)
-        if identity in files and _is_for_writing(pid, number):
-            yield identity
+    written = set()
+    for pid in (name for name in _names(_PROC) if name.isdigit()):
+        for number in _names(_PROC / pid / "fd"):
+            try:
+                found = os.stat(f"{_PROC}/{pid}/fd/{number}")  # noqa: PTH116 - thousands of times
+            except OSError:  # closed meanwhile, or not ours to see
+                continue
+            identity = (found.st_dev, found.st_ino)
+            if identity in files and _is_for_writing(pid, number):
+                written.add(identity)
+    return written
 
 
 def _is_for_writing(pid: str, number: str) -> bool:
-    told = read_text(_PROC / pid / "fdinfo" / number) or ""
-    flags = [line.split()[1] for line in told.splitlines() if line.startswith("flags:")]
+    text = read_text(_PROC / pid / "fdinfo" / number) or ""
+    flags = [line.split()[1] for line in text.splitlines() if line.startswith("flags:")]
     return bool(flags) and bool(int(flags[0], 8) & _ACCESS)
 
 

@@ -1,4 +1,4 @@
-"""One look at a process tree and at its machine, cheap enough for once a second.
+"""One look at a process tree, its machine and NVIDIA's cards, cheap enough for once a second.
 
 Exact figures (PSS) cost the kernel a walk through page tables: a second for some 100 GB, during which the job's
 own allocations may wait. So every look reads the counters in `status`, which are always at hand. Now and then,
@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide.guard.box import Box
-from lowtide.guard.gpus import GpuReading
 from lowtide.memory.cgroups import MemoryCgroup, cgroup_limits, memory_cgroups
 from lowtide.memory.meter import measure_processes, tree_of, with_own_memory
 from lowtide.memory.other_systems import available_ram_bytes
@@ -24,6 +24,16 @@ from lowtide.memory.proc_files import available_bytes, kib_fields, read_text
 _EXACT_SHARE = 1 / 200
 """Of the time, for exact looks."""
 _TOP_COUNT = 5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GpuReading:
+    """Memory of one card; what is used belongs to all processes on it."""
+
+    index: int
+    name: str
+    used_bytes: int
+    total_bytes: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,21 +53,21 @@ class ProcessUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """The tree, and how the machine fares."""
+    """Memory of the tree and of its machine at one moment."""
 
     at: float
-    """Seconds of a clock that never jumps."""
+    """Monotonic seconds."""
     private_bytes: int
-    """Of the whole tree, what processes share counted once; between exact looks it may be too high."""
+    """The whole tree's, with shared pages counted once; between exact looks it may be too high."""
     shared_bytes: int
     mapped_bytes: int
     swapped_bytes: int
     process_count: int
     available_bytes: int
     swapped_in_bytes: float
-    """A second, by the whole machine, since the last reading."""
+    """Bytes a second that the whole machine swapped in since the last reading."""
     stalled_percent: float | None
-    """Of the last ten seconds, all work of the machine stood still for memory; None where it is not told."""
+    """How much of the last ten seconds all work stood still for memory; None where the kernel does not tell."""
     cgroup_bytes: int | None
     cgroup_limit_bytes: int | None
     gpus: tuple[GpuReading, ...] = ()
@@ -77,21 +87,22 @@ class Reader:
     pid: int
     box: Box | None = None
     find_members: Callable[[], list[int]] | None = None
-    """Who knows better than the tree below `pid`, such as a `Job`."""
+    """Lists the processes better than the tree below `pid`, as a `Job` does."""
     read_gpus: Callable[[], Sequence[GpuReading]] = tuple
     root: Path = Path("/")
     _counted_twice: int = 0
     _counted: frozenset[int] = frozenset()
-    """Of which processes."""
+    """The processes that `_counted_twice` is about."""
     _next_exact: float = 0.0
     _swap: tuple[float, int] | None = None
     _groups: list[MemoryCgroup] | None = None
 
     def read(self, *, exactly: bool = False) -> Reading | None:
-        """None when nothing of the tree is left. `exactly`, before something is done about it."""
+        """One reading; None when nothing of the tree is left. `exactly` before something is done about it."""
         now = time.monotonic()
-        members = with_own_memory(self.members(), self.root)
-        uses = [use for pid in members if (use := read_process(pid, self.root))]
+        members = self.find_members() if self.find_members else list(tree_of(self.pid))
+        pids = with_own_memory(members, self.root)
+        uses = [use for pid in pids if (use := read_process(pid, self.root))]
         if not uses:
             return None
         private = self._private(now, uses, exactly=exactly)
@@ -113,13 +124,9 @@ class Reader:
             top=tuple(sorted(uses, key=lambda use: -use.private_bytes)[:_TOP_COUNT]),
         )
 
-    def members(self) -> list[int]:
-        """The job's processes."""
-        return self.find_members() if self.find_members else list(tree_of(self.pid))
-
     def _private(self, now: float, uses: Sequence[ProcessUse], *, exactly: bool) -> int:
-        """A box that all are in counts every page once; else counters, less what the last exact look at these
-        very processes found counted twice. A single process shares with nobody."""
+        """A box that holds all of them counts every page once. Else: the counters, minus what the last exact
+        look at these very processes found counted twice; a single process shares with nobody."""
         counters, pids = sum(use.private_bytes for use in uses), frozenset(use.pid for use in uses)
         if self.box is not None and pids <= set(self.box.members()):
             boxed = self.box.private_bytes()
@@ -132,7 +139,7 @@ class Reader:
         return counters - (self._counted_twice if self._counted == pids else 0)
 
     def _cgroup(self) -> tuple[int | None, int | None]:
-        """Of the group that is nearest to its limit: of the job's own box, or of those above us."""
+        """Use and limit of the cgroup nearest to its limit: the job's own box, or one of those above us."""
         if self.box is not None and self.box.limit_bytes() is not None:
             return self.box.charged_bytes(), self.box.limit_bytes()
         if self._groups is None:
@@ -142,7 +149,8 @@ class Reader:
         return min(known, key=lambda pair: pair[1] - pair[0], default=(None, None))
 
     def _swapped_in(self, now: float) -> float:
-        pages = _vmstat(read_text(self.root / "proc/vmstat") or "", "pswpin")
+        text = read_text(self.root / "proc/vmstat") or ""
+        pages = sum(int(line[7:]) for line in text.splitlines() if line.startswith("pswpin "))
         before, self._swap = self._swap, (now, pages)
         if before is None or now <= before[0]:
             return 0.0
@@ -150,7 +158,7 @@ class Reader:
 
 
 def read_process(pid: int, root: Path = Path("/")) -> ProcessUse | None:
-    """One process by the counters of its `status`; None when it has ended, or is nothing but a name."""
+    """One process by the counters of its `status`; None when it has ended or holds no memory."""
     text = read_text(root / f"proc/{pid}/status")
     if text is None:
         return _estimate(pid)
@@ -169,7 +177,7 @@ def read_process(pid: int, root: Path = Path("/")) -> ProcessUse | None:
 
 
 def _estimate(pid: int) -> ProcessUse | None:
-    """On systems without /proc."""
+    """A process on a system without /proc."""
     if Path("/proc/self").exists():
         return None
     use = measure_processes([pid])
@@ -185,9 +193,41 @@ def _estimate(pid: int) -> ProcessUse | None:
     )
 
 
-def _vmstat(text: str, name: str) -> int:
-    for line in text.splitlines():
-        key, _, value = line.partition(" ")
-        if key == name:
-            return int(value)
-    return 0
+@contextmanager
+def open_gpus() -> Iterator[tuple[Callable[[], Sequence[GpuReading]], str | None]]:
+    """A function that reads every card through nvidia-ml-py, and why none can be read, or None."""
+    try:
+        import pynvml  # type: ignore[import-untyped,import-not-found,unused-ignore]
+    except ImportError:
+        yield tuple, "GPUs are not read: `pip install 'lowtide[gpu]'` brings nvidia-ml-py"
+        return
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError as reason:
+        yield tuple, f"no GPU is read: {reason}"
+        return
+    try:
+        handles = [
+            pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())
+        ]
+
+        def read() -> list[GpuReading]:
+            try:
+                return [_read(pynvml, index, handle) for index, handle in enumerate(handles)]
+            except pynvml.NVMLError:  # a card that was lost on the way
+                return []
+
+        yield read, None
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _read(nvml: object, index: int, handle: object) -> GpuReading:
+    memory = nvml.nvmlDeviceGetMemoryInfo(handle)  # type: ignore[attr-defined]
+    name = nvml.nvmlDeviceGetName(handle)  # type: ignore[attr-defined]
+    return GpuReading(
+        index=index,
+        name=name.decode() if isinstance(name, bytes) else str(name),
+        used_bytes=int(memory.used),
+        total_bytes=int(memory.total),
+    )

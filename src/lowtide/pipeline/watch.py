@@ -1,37 +1,57 @@
-"""The story of `watch`: any job, looked at once a second; noted, asked and ended before the kernel does it.
+"""Watches any job: looks at it once a second; notes, asks and ends before the kernel does.
 
-    reading → history → verdict → alert, stop file, SIGTERM, SIGKILL; everything into the timeline
+    reading → history → stage → alert, stop file, SIGTERM, SIGKILL; everything into the timeline
 
-Whatever fails beside the watching (a disk, a hook, a terminal) is told once and given up; the watch goes on.
+What fails beside the watching (a disk, a hook, a terminal) is reported once and given up; the watch goes on.
 """
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager, suppress
+from dataclasses import asdict
 from pathlib import Path
 
-from lowtide.errors import InterruptedRun, LowtideError
+from lowtide.errors import InterruptedRun, LowtideError, StorageError, UsageError
 from lowtide.events import Note
-from lowtide.guard.alerts import Hooks, alert_line, append_alert
-from lowtide.guard.forecast import forecast
-from lowtide.guard.gpus import GpuReading, open_gpus
-from lowtide.guard.history import History
-from lowtide.guard.job import Job, check_command, find_job, start_job
-from lowtide.guard.pace import Pace
-from lowtide.guard.pass_signals import signals_go_to
-from lowtide.guard.reading import Reader, Reading
-from lowtide.guard.respond import Asking
-from lowtide.guard.result import WatchListener, WatchResult
-from lowtide.guard.stages import Alert, Response, Steps
+from lowtide.guard.alerts import (
+    Hooks,
+    WatchListener,
+    WatchResult,
+    alert_line,
+    append_alert,
+    stage_name,
+)
+from lowtide.guard.forecast import Forecast, History, forecast
+from lowtide.guard.job import (
+    Asking,
+    Job,
+    JobEnd,
+    check_command,
+    find_job,
+    signals_go_to,
+    start_job,
+    written_file,
+)
+from lowtide.guard.reading import GpuReading, Reader, Reading, open_gpus
+from lowtide.guard.stages import Alert, Pace, Response, Steps
+from lowtide.journal import Journal
+from lowtide.pipeline.keep_journal import begin_journal
 from lowtide.pipeline.watch_settings import WatchSettings, refuse_own_end
-from lowtide.pipeline.watch_timeline import Timeline, prepare_timeline
+from lowtide.storage.publish import make_private, storage_errors
 from lowtide.units import format_bytes
 
 _FORECAST_SECONDS = 10.0
-_TOLD_AGAIN = 0.5
-"""Of the time left when it was told last."""
+_REPORT_AGAIN = 0.5
+"""A forecast is reported again when the time left has shrunk to this share."""
+_RECORDS = 1000
+"""Readings in the timeline before they become rarer, the longer the watch lasts."""
+_MUCH = 0.02
+"""Share of the limit: a change as large is recorded sooner."""
+_SOONER = 0.25
+"""Share of the usual distance after which it is."""
 
 
 def watch_command(
@@ -41,7 +61,7 @@ def watch_command(
     *,
     environment: Mapping[str, str],
 ) -> WatchResult:
-    """Start a command and stay beside it to its end. Its streams, its terminal and our signals are its own."""
+    """Start a command and watch it to its end. It has our streams, our terminal and the signals sent to us."""
     check_command(command)
     prepare_timeline(settings)
     with (
@@ -49,19 +69,18 @@ def watch_command(
         start_job(command, fence_bytes=settings.fence_bytes) as job,
         signals_go_to(job),
     ):
-        return _Session(job, list(command), settings, listen, environment).run(read_gpus)
+        return _Watching(job, list(command), settings, listen, environment).run(read_gpus)
 
 
 def watch_process(
     pid: int, settings: WatchSettings, listen: WatchListener, *, environment: Mapping[str, str]
 ) -> WatchResult:
-    """Stay beside a process that runs already, until it ends. Ctrl-C ends the watch alone."""
+    """Watch a process that runs already, until it ends. Ctrl-C ends the watch alone."""
     refuse_own_end(pid, settings.lines.most)
     with open_gpus() as (read_gpus, _), find_job(pid) as job:
         prepare_timeline(settings)
-        session = _Session(job, _command_of(pid), settings, listen, environment)
         try:
-            return session.run(read_gpus)
+            return _Watching(job, _command_of(pid), settings, listen, environment).run(read_gpus)
         except KeyboardInterrupt:
             raise InterruptedRun(
                 f"the watch over process {pid} was interrupted; the process lives on",
@@ -69,8 +88,8 @@ def watch_process(
             ) from None
 
 
-class _Session:
-    """One job, from its first reading to its last."""
+class _Watching:
+    """The watch over one job, from its first reading to its last."""
 
     def __init__(
         self,
@@ -87,22 +106,22 @@ class _Session:
         self._steps = Steps(settings.lines)
         self._hooks = Hooks(settings.on_alert, environment)
         self._history = History()
-        self._timeline = Timeline(settings, job, command, on_failure=self._give_up)
         self._given_up: set[str] = set()
+        self._timeline = Timeline(settings, job, command, on_failure=self._give_up)
         self._asking: Asking | None = None
         self._forced = False
         self._alerts = self._peak = 0
         self._fullest_gpus: dict[int, GpuReading] = {}
         self._began = self._forecast_at = time.monotonic()
-        self._told_seconds: float | None = None
+        self._reported_seconds: float | None = None
 
     def run(self, read_gpus: Callable[[], Sequence[GpuReading]]) -> WatchResult:
-        """Look, judge, act; then wait until it is time to look again."""
+        """Look, judge, act, then wait until it is time to look again; until the job has ended."""
         job = self._job
         reader = Reader(pid=job.pid, box=job.box, find_members=job.members, read_gpus=read_gpus)
         pace = Pace(self._settings.lines, self._settings.interval_seconds)
         with self._recorded():
-            self._say_how()
+            self._listen(Note(text=self._how_enforced()))
             while self._is_there():
                 reading = reader.read()
                 if reading is not None and self._steps.would_rise(reading):
@@ -125,12 +144,12 @@ class _Session:
         )
 
     def _is_there(self) -> bool:
-        """Its first process; once it was asked to stop, all of it: a shell dies and its pipeline lives on."""
+        """Whether its first process lives, or once it was asked to stop, any: a pipeline outlives its shell."""
         return self._job.is_running or (self._asking is not None and bool(self._job.members()))
 
     @contextmanager
     def _recorded(self) -> Iterator[None]:
-        with self._timeline:
+        with closing(self._timeline):
             try:
                 yield
             finally:
@@ -140,7 +159,7 @@ class _Session:
                         self._asking.withdraw()
                 self._hooks.finish()
 
-    def _say_how(self) -> None:
+    def _how_enforced(self) -> str:
         box, words = self._job.box, self._settings.limit_in_words
         where = "nothing but this watch enforces it"
         if box is not None and self._settings.fence_bytes is not None:
@@ -149,9 +168,9 @@ class _Session:
         elif box is not None:
             why = "none was named"
             if self._settings.lines.most is Response.NOTE:
-                why = "`--until note` only tells"
+                why = "`--until note` only reports"
             where = f"the job has a {box.how} of its own, without a limit, for {why}"
-        self._listen(Note(text=f"limit {words}; {where}"))
+        return f"limit {words}; {where}"
 
     def _see(self, reading: Reading) -> None:
         self._peak = max(self._peak, reading.private_bytes)
@@ -174,7 +193,7 @@ class _Session:
             self._look_ahead(reading)
 
     def _choose_asking(self, reading: Reading) -> None:
-        """Begun when the line is passed; a job that gave back enough is asked no more."""
+        """Begin to ask when the threshold is passed; a job that gave back enough is asked no more."""
         if self._steps.stage >= Response.ASK and self._asking is None:
             self._asking = Asking(
                 job=self._job,
@@ -187,7 +206,7 @@ class _Session:
             self._asking = None
 
     def _act(self, now: float) -> None:
-        """Ask as long as there is time; end it when the line is passed or the time is over."""
+        """Ask as long as there is time; end it when the threshold is passed or the time is over."""
         if self._asking is None or self._forced:
             return
         self._note(self._asking.go_on(now))
@@ -197,20 +216,20 @@ class _Session:
             self._forced = True
             self._note(f"sending SIGKILL to the {len(self._job.members())} processes of the job")
             if not self._job.end():
-                self._note("the job belongs to somebody else and may not be ended")
+                self._note("the job belongs to another user and may not be ended")
 
     def _look_ahead(self, reading: Reading) -> None:
         found = forecast(self._history, self._settings.lines.limit_bytes)
-        told = self._told_seconds
-        if found is None or (told is not None and found.seconds > _TOLD_AGAIN * told):
+        before = self._reported_seconds
+        if found is None or (before is not None and found.seconds > _REPORT_AGAIN * before):
             return
-        self._told_seconds = found.seconds
+        self._reported_seconds = found.seconds
         self._timeline.forecast(found)
         self._listen(found)
         self._send(Alert(stage=Response.NOTE, reason=found.in_words, top=reading.top), reading)
 
     def _send(self, alert: Alert, reading: Reading) -> None:
-        """To the file of alerts and the user's command."""
+        """Pass an alert to the file of alerts and to the user's command."""
         line = alert_line(alert, self._name)
         self._try("the file of alerts", lambda: append_alert(self._settings.alerts, line))
         self._try(
@@ -238,6 +257,108 @@ class _Session:
     def _give_up(self, what: str, error: Exception) -> None:
         self._given_up.add(what)
         self._listen(Note(text=f"{what} is given up: {error}", level="warning"))
+
+
+class Timeline:
+    """The journal of a watch. A disk that fails is reported once, and nothing more is written."""
+
+    def __init__(
+        self,
+        settings: WatchSettings,
+        job: Job,
+        command: list[str],
+        *,
+        on_failure: Callable[[str, Exception], None],
+    ) -> None:
+        self._settings = settings
+        self._began, self._own_cpu = time.monotonic(), time.process_time()
+        self._last: Reading | None = None
+        pid = os.getpid() if job.is_ours else job.pid
+        self._files = {name: written_file(pid, at) for name, at in (("stdout", 1), ("stderr", 2))}
+
+        def give_up(error: StorageError) -> None:
+            on_failure("the timeline", error)
+
+        self._journal = Journal(settings.timeline, on_failure=give_up)
+        begin_journal(
+            self._journal,
+            "watch",
+            settings={"limit": settings.limit_in_words},
+            budget_bytes=settings.lines.limit_bytes,
+            command=command,
+            job_pid=job.pid,
+            limit_bytes=settings.lines.limit_bytes,
+            floor_bytes=settings.lines.floor_bytes,
+            how=job.box.how if job.box else "sampled",
+            **self._file_fields("began"),
+        )
+
+    def read(self, reading: Reading) -> None:
+        """Record a reading now and then, and sooner when much has changed."""
+        if self._last is not None:
+            usual = max(self._settings.interval_seconds, (reading.at - self._began) / _RECORDS)
+            change = abs(reading.used_bytes - self._last.used_bytes)
+            much = change >= _MUCH * self._settings.lines.limit_bytes
+            if reading.at - self._last.at < usual * (_SOONER if much else 0.9):
+                return
+        self._last = reading
+        fields = {name: value for name, value in asdict(reading).items() if name != "at"}
+        self._journal.write("reading", **fields)
+
+    def alert(self, alert: Alert) -> None:
+        top = [asdict(one) for one in alert.top]
+        self._journal.write("alert", stage=stage_name(alert), reason=alert.reason, top=top)
+
+    def forecast(self, found: Forecast) -> None:
+        self._journal.write("forecast", **asdict(found))
+
+    def note(self, text: str) -> None:
+        self._journal.write("note", text=text, level="warning")
+
+    def end(self, end: JobEnd, peak_private_bytes: int, *, forced: bool) -> None:
+        """Write the last record: the job has ended."""
+        self._journal.write(
+            "end",
+            outcome="ended",
+            exit_code=end.exit_code,
+            signal=end.signal,
+            oom_kills=end.oom_kills,
+            peak_private_bytes=peak_private_bytes,
+            forced=forced,
+            **self._file_fields("ended"),
+            own_cpu_seconds=round(time.process_time() - self._own_cpu, 3),
+        )
+
+    def close(self) -> None:
+        """Sync the last record."""
+        self._journal.close()
+
+    def _file_fields(self, when: str) -> dict[str, object]:
+        """Where the job's output goes, and how long the files are now: others may write into them too."""
+        fields: dict[str, object] = {}
+        for name, path in self._files.items():
+            fields[f"{name}_path"] = str(path) if path else None
+        for name, path in self._files.items():
+            fields[f"{name}_{when}_bytes"] = None
+            with suppress(OSError):  # it was removed meanwhile
+                fields[f"{name}_{when}_bytes"] = path.stat().st_size if path else None
+        return fields
+
+
+def prepare_timeline(settings: WatchSettings) -> None:
+    """Raise, before the job starts, where the timeline cannot be written or the file is something else."""
+    path = settings.timeline
+    with storage_errors(path, doing="read"):
+        if path.is_file() and path.stat().st_size:
+            with path.open("rb") as file:
+                begins = file.read(10)
+            if begins != b'{"event": ':
+                raise UsageError(
+                    f"{path} holds something else than a timeline",
+                    remedy="pass a new file as `--timeline`",
+                )
+    with storage_errors(path):
+        make_private(path)
 
 
 def _command_of(pid: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""What a user asks of `watch`, checked, and what follows from the machine where nothing was asked."""
+"""The settings of `watch`, checked, with values of the machine where none were given."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from lowtide.units import MIB, format_bytes, parse_bytes
 _FENCE_SHARE = 0.05
 _SHARE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%")
 _LEAST_FENCE_BYTES = 64 * MIB
-"""The kernel's limit lies above the guard's: a job that can be asked is not killed."""
+"""The kernel's limit lies at least this far above the guard's: a job that can be asked is not killed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,19 +54,33 @@ def choose_settings(
     interval_seconds: float,
     environment: Mapping[str, str],
 ) -> WatchSettings:
-    """Sizes out of text, the machine's own where none is given."""
+    """Turn the options into settings. Sizes that are not given follow from the machine.
+
+    The default limit is the least of cgroups, Slurm's grant and the RAM there is, free or not.
+    """
     for seconds in (grace_seconds, interval_seconds):
         if not math.isfinite(seconds):
             raise UsageError(f"{seconds} is not a time", remedy="pass a number of seconds")
     state = state_folder(environment)
-    limit_bytes, in_words = _limit(limit, environment)
+    total = total_ram_bytes(Path("/")) or installed_ram_bytes()
+    candidates = machine_limit(slurm=environment).candidates
+    firm = [(one.total_bytes, one.source) for one in candidates if one.source != AVAILABLE]
+    whole, source = min([*firm, (total, "the machine's memory")])
+    fence_bytes = None
+    if limit is None:
+        limit_bytes, in_words = whole, f"{format_bytes(whole)}, {source}"
+    else:
+        limit_bytes = _size(limit, "--limit", whole=whole)
+        more = f", though {source} allows {format_bytes(whole)}" if limit_bytes > whole else ""
+        in_words = format_bytes(limit_bytes) + more
+        if most != "note":
+            fence_bytes = limit_bytes + max(_LEAST_FENCE_BYTES, round(_FENCE_SHARE * limit_bytes))
+    keep_bytes = floor_bytes(total) if floor is None else _size(floor, "--floor", whole=total)
     named = f"{datetime.now().strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.jsonl"
     return WatchSettings(
-        lines=Lines(
-            limit_bytes=limit_bytes, floor_bytes=_floor(floor), most=Response[most.upper()]
-        ),
+        lines=Lines(limit_bytes=limit_bytes, floor_bytes=keep_bytes, most=Response[most.upper()]),
         limit_in_words=in_words,
-        fence_bytes=None if limit is None or most == "note" else fence_of(limit_bytes),
+        fence_bytes=fence_bytes,
         timeline=Path(timeline) if timeline else state / "watch" / named,
         alerts=Path(alerts) if alerts else state / "alerts.log",
         grace_seconds=grace_seconds,
@@ -77,7 +91,7 @@ def choose_settings(
 
 
 def one_of(command: Sequence[str], pid: int | None) -> None:
-    """A command, or a process: neither none nor both."""
+    """Raise unless there is either a command or a process."""
     if bool(command) == (pid is not None):
         raise UsageError(
             "nothing to watch"
@@ -88,7 +102,7 @@ def one_of(command: Sequence[str], pid: int | None) -> None:
 
 
 def refuse_own_end(pid: int, most: Response) -> None:
-    """Ending what this watch runs in would end the watch; ending process 1 would end everything."""
+    """Raise if ending the process would end this watch, or, as process 1, everything."""
     if most > Response.NOTE and (pid == 1 or is_above_us(pid)):
         raise UsageError(
             f"process {pid} cannot be asked to stop: this watch runs inside it",
@@ -97,41 +111,13 @@ def refuse_own_end(pid: int, most: Response) -> None:
 
 
 def state_folder(environment: Mapping[str, str]) -> Path:
-    """Where timelines lie that nobody gave a place."""
+    """Where timelines and alerts go by default."""
     home = environment.get("XDG_STATE_HOME")
     return (Path(home) if home else Path.home() / ".local/state") / "lowtide"
 
 
-def fence_of(limit_bytes: int) -> int:
-    """What the kernel enforces behind the guard's back."""
-    return limit_bytes + max(_LEAST_FENCE_BYTES, round(_FENCE_SHARE * limit_bytes))
-
-
-def _limit(text: str | None, environment: Mapping[str, str]) -> tuple[int, str]:
-    """What was named, or all that the machine has, or its cgroup allows."""
-    whole, source = whole_memory(environment)
-    if text is None:
-        return whole, f"{format_bytes(whole)}, {source}"
-    wanted = _size(text, "--limit", whole=whole)
-    more = f", though {source} allows {format_bytes(whole)}" if wanted > whole else ""
-    return wanted, format_bytes(wanted) + more
-
-
-def whole_memory(environment: Mapping[str, str]) -> tuple[int, str]:
-    """The least of cgroups, Slurm's grant and the RAM there is, free or not; and which of them it was."""
-    total = total_ram_bytes(Path("/")) or installed_ram_bytes()
-    found = [(one.total_bytes, one.source) for one in machine_limit(slurm=environment).candidates]
-    firm = [pair for pair in found if pair[1] != AVAILABLE]
-    return min([*firm, (total, "the machine's memory")])
-
-
-def _floor(text: str | None) -> int:
-    total = total_ram_bytes(Path("/")) or installed_ram_bytes()
-    return floor_bytes(total) if text is None else _size(text, "--floor", whole=total)
-
-
 def _size(text: str, flag: str, *, whole: int) -> int:
-    """`40GB`, or `80%` of the whole."""
+    """Bytes of a size such as `40GB`, or of a share such as `80%` of the whole."""
     example = "80%" if flag == "--limit" else "2GiB"
     if text.strip().endswith("%"):
         share = _SHARE.fullmatch(text.strip())

@@ -1,4 +1,4 @@
-"""What `lowtide doctor` found: a table on a terminal, one line a check elsewhere, with `--json` one object."""
+"""Prints what `lowtide doctor` found: a table on a terminal, one line a check elsewhere, one object as JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _WIDEST = 112
 
 
 def show_checks(checks: Sequence[Check], *, as_json: bool) -> None:
-    """The checks in the order given, then how many of each level there are."""
+    """Print the checks in the order given, then how many of each level there are."""
     with _output_errors():
         if as_json:
             print_json({"problems": _count(checks, "problem"), "advice": _count(checks, "advice"),
@@ -36,7 +36,7 @@ def show_checks(checks: Sequence[Check], *, as_json: bool) -> None:
 
 @contextmanager
 def _output_errors() -> Iterator[None]:
-    """What holds the output may be full; whoever closed a pipe has read enough."""
+    """Report a full disk below standard output; a closed pipe means that its reader has read enough."""
     try:
         yield
     except BrokenPipeError:
@@ -92,7 +92,7 @@ def _terminal() -> Console | None:
 
 
 def _table(checks: Sequence[Check]) -> Table:
-    """The level is a word, so that colour adds nothing but comfort."""
+    """A table of the checks. The level is a word, so that nothing depends on colour."""
     from rich.table import Table
     from rich.text import Text
 
@@ -101,10 +101,10 @@ def _table(checks: Sequence[Check]) -> Table:
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for check, after in zip(checks, [*checks[1:], None], strict=True):
-        told = Text(printable(check.finding))
+        text = Text(printable(check.finding))
         if check.remedy:
-            told.append(f"\nremedy: {printable(check.remedy)}")
+            text.append(f"\nremedy: {printable(check.remedy)}")
         level = Text(check.level, style=_COLOURS[check.level])
         ends = after is not None and after.level != check.level  # a blank line between levels
-        table.add_row(level, Text(check.name), told.append("\n" if ends else ""))
+        table.add_row(level, Text(check.name), text.append("\n" if ends else ""))
     return table

@@ -1,4 +1,4 @@
-"""A verdict: the sentence, what speaks for and against it, what to change; with `--json` one object."""
+"""Prints a verdict: the sentence, what speaks for and against it, what to change; or one object as JSON."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NARROWEST = 60
 
 
 def show_verdict(verdict: Verdict, *, as_json: bool) -> None:
-    """The verdict on stdout. What came out of files is shown without what would steer a terminal."""
+    """Print the verdict on stdout. Control characters out of files are replaced."""
     if as_json:
         print_json(
             {
@@ -52,7 +52,7 @@ def _lines(verdict: Verdict, columns: int) -> list[str]:
 
 
 def _wrapped(text: str, lead: str, columns: int) -> list[str]:
-    """Lines of that width, those after the first indented like it."""
+    """The text in lines of this width, all indented as far as the lead."""
     return textwrap.wrap(
         printable(text),
         width=columns,

@@ -1,4 +1,4 @@
-"""A job under watch: a screen on a terminal that nobody else writes to, alerts as plain lines elsewhere."""
+"""Shows a job under watch: a screen on a terminal that nobody else writes to, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -9,12 +9,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, TextIO
 
 from lowtide.events import Note
-from lowtide.guard.alerts import heaviest_of
-from lowtide.guard.forecast import Forecast
-from lowtide.guard.gpus import GpuReading
-from lowtide.guard.history import History
-from lowtide.guard.reading import Reading
-from lowtide.guard.result import Watched, WatchListener, WatchResult
+from lowtide.guard.alerts import Watched, WatchListener, WatchResult, heaviest_of
+from lowtide.guard.forecast import Forecast, History
+from lowtide.guard.reading import GpuReading, Reading
 from lowtide.guard.stages import ASK_SHARE, NOTE_SHARE, Alert, Response
 from lowtide.report.progress import as_long_as_it_is_heard, note_line
 from lowtide.report.results import print_json
@@ -34,7 +31,7 @@ _STAGES = {Response.NOTE: "note", Response.ASK: "asking it to stop", Response.EN
 def show_watch(
     *, quiet: bool, limit_bytes: int, screen: bool, stream: TextIO | None = None
 ) -> Iterator[WatchListener]:
-    """A listener that suits the stream: nothing, a screen that is gone when the block ends, or lines."""
+    """A listener for the stream: silent, a screen that is removed at the end of the block, or lines."""
     stream = stream or sys.stderr
     if quiet or stream is None:
         yield _silence
@@ -42,7 +39,7 @@ def show_watch(
         with _screen(stream, limit_bytes) as listen:
             yield as_long_as_it_is_heard(listen, stream)
     else:
-        yield as_long_as_it_is_heard(_Lines(stream, limit_bytes), stream)
+        yield as_long_as_it_is_heard(_line_writer(stream, limit_bytes), stream)
 
 
 def result_line(result: WatchResult, limit_bytes: int) -> str:
@@ -63,7 +60,7 @@ def result_line(result: WatchResult, limit_bytes: int) -> str:
 
 
 def show_watched(result: WatchResult, limit_bytes: int, *, as_json: bool, quiet: bool) -> None:
-    """As JSON on stdout, or one line on stderr: stdout is the job's own."""
+    """Print the result as JSON on stdout, or as one line on stderr: stdout is the job's own."""
     if as_json:
         record = {
             "exit_code": result.end.exit_code,
@@ -111,41 +108,35 @@ def _gpu_words(gpu: GpuReading) -> str:
     return f"GPU {gpu.index} {format_bytes(gpu.used_bytes)} of {format_bytes(gpu.total_bytes)}"
 
 
-def alert_lines(alert: Alert) -> list[str]:
-    """What happened, and the heaviest processes."""
-    return [f"{_STAGES[alert.stage]}: {alert.reason}", f"  heaviest: {heaviest_of(alert)}"]
-
-
 def _silence(_event: Watched) -> None:
-    """Nobody wants to hear."""
+    """Show nothing."""
 
 
-class _Lines:
-    """Alerts and notes at once, a reading every minute."""
+def _line_writer(stream: TextIO, limit_bytes: int) -> WatchListener:
+    """Writes alerts and notes at once, and a reading every minute."""
+    written_at = monotonic()
 
-    def __init__(self, stream: TextIO, limit_bytes: int) -> None:
-        self._stream = stream
-        self._limit_bytes = limit_bytes
-        self._told = monotonic()
+    def listen(event: Watched) -> None:
+        nonlocal written_at
+        if not isinstance(event, Reading):
+            lines = lines_of(event)
+        elif monotonic() - written_at >= _LINE_SECONDS:
+            written_at = monotonic()
+            lines = [reading_line(event, limit_bytes)]
+        else:
+            return
+        for line in lines:
+            stream.write(f"lowtide: {printable(line)}\n")
+            stream.flush()
 
-    def __call__(self, event: Watched) -> None:
-        for line in self._lines(event):
-            self._stream.write(f"lowtide: {printable(line)}\n")
-            self._stream.flush()
-
-    def _lines(self, event: Watched) -> list[str]:
-        if isinstance(event, Reading):
-            if monotonic() - self._told < _LINE_SECONDS:
-                return []
-            self._told = monotonic()
-            return [reading_line(event, self._limit_bytes)]
-        return lines_of(event)
+    return listen
 
 
 def lines_of(event: Alert | Forecast | Note) -> list[str]:
-    """What is told at once."""
+    """The lines of an event that is shown at once."""
     if isinstance(event, Alert):
-        return alert_lines(event)
+        heaviest = f"  heaviest: {heaviest_of(event)}"
+        return [f"{_STAGES[event.stage]}: {event.reason}", heaviest]
     if isinstance(event, Forecast):
         return [f"forecast: {event.in_words}"]
     return [note_line(event)]

@@ -1,4 +1,4 @@
-"""Where files go: how much room there is, on what, and how fast it really takes bytes."""
+"""Where files go: how much space there is, on what, and how fast it really takes bytes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
-from lowtide.guard.doctor.checks import Check, advice, ok, problem
+from lowtide.guard.doctor.checks import NOT_TRIED, Check, Examination, advice, ok, problem
 from lowtide.memory.proc_files import read_text
 from lowtide.units import GIB, MIB, format_bytes, format_seconds
 
@@ -25,16 +25,30 @@ _QUICK_PIECE_SECONDS = 0.1
 _SLOW_BYTES_PER_SECOND = 50 * MIB
 _LITTLE_BYTES, _SCARCE_BYTES = 10 * GIB, GIB
 _SMALL_SHM_BYTES = GIB
+_FEW_FILES = 1000
 IN_MEMORY = ("tmpfs", "ramfs")
-_OF_THE_NETWORK = ("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs")
-_OF_WINDOWS = ("9p", "drvfs")
-_NAMES_OF_TEMPORARY = ("TMPDIR", "TEMP", "TMP")
+_RAM = (
+    "files written here take RAM, and are gone after a restart",
+    "write to a folder on a disk",
+)
+_NETWORK = ("over the network, as fast as that is", None)
+_WINDOWS = (
+    "the host's files, reached slowly",
+    "keep data on the Linux side, such as in your home",
+)
+_FILE_SYSTEMS: dict[str, tuple[str, str | None]] = {
+    **dict.fromkeys(IN_MEMORY, _RAM),
+    **dict.fromkeys(("nfs", "nfs4", "cifs", "smb3", "fuse.sshfs"), _NETWORK),
+    **dict.fromkeys(("9p", "drvfs"), _WINDOWS),
+}
+"""What to know of a kind of file system, and what to do instead; all others are fine."""
+_TEMPORARY_VARIABLES = ("TMPDIR", "TEMP", "TMP")
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Room:
-    """What the disk of a folder says of itself."""
+class DiskSpace:
+    """What the disk of a folder has left."""
 
     free_bytes: int
     total_bytes: int
@@ -44,7 +58,7 @@ class Room:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Written:
-    """A trial: so many bytes, written and synced."""
+    """What a trial wrote and synced, in how long."""
 
     total_bytes: int
     seconds: float
@@ -54,17 +68,17 @@ class Written:
         return self.total_bytes / max(self.seconds, 1e-9)
 
 
-def read_room(folder: Path) -> Room:
+def read_disk_space(folder: Path) -> DiskSpace:
     """The disk below the folder, as a user without privileges has it."""
     use, free_files = shutil.disk_usage(folder), None
     if hasattr(os, "statvfs"):
-        told = os.statvfs(folder)
-        free_files = told.f_favail if told.f_files else None
-    return Room(free_bytes=use.free, total_bytes=use.total, free_files=free_files)
+        found = os.statvfs(folder)
+        free_files = found.f_favail if found.f_files else None
+    return DiskSpace(free_bytes=use.free, total_bytes=use.total, free_files=free_files)
 
 
 def file_system(folder: Path, root: Path) -> str | None:
-    """Its kind, such as `ext4`; None where `/proc` does not tell."""
+    """The kind of file system, such as `ext4`; None where `/proc` does not tell."""
     best, kind = -1, None
     for place, found in _mounts(read_text(root / "proc/self/mountinfo") or ""):
         inside = folder == place or place in folder.parents
@@ -83,52 +97,67 @@ def _mounts(text: str) -> Iterator[tuple[Path, str]]:
             yield Path(place), right.split(" ")[0]
 
 
-def check_space(room: Room, folder: Path) -> Check:
-    """Room for tokens and checkpoints."""
-    told = f"{format_bytes(room.free_bytes)} free of {format_bytes(room.total_bytes)}, at {folder}"
+def check_space(examination: Examination) -> Check:
+    """Space for tokens and checkpoints."""
+    space = examination.space
+    assert space is not None, "the disk is read before it is judged"
+    left = f"{format_bytes(space.free_bytes)} free of {format_bytes(space.total_bytes)}"
+    finding = f"{left}, at {examination.folder}"
     remedy = "free some, or ask about another disk with `--path DIR` and write there"
-    if room.free_files is not None and room.free_files < 1000:
-        return problem("disk space", f"{told}, but only {room.free_files} more files", remedy)
-    if room.free_bytes < _SCARCE_BYTES:
-        return problem("disk space", told, remedy)
-    if room.free_bytes < _LITTLE_BYTES:
-        return advice("disk space", f"{told}: a billion tokens take 1.9 GiB or more", remedy)
-    return ok("disk space", told)
+    if space.free_files is not None and space.free_files < _FEW_FILES:
+        return problem("disk space", f"{finding}, but only {space.free_files} more files", remedy)
+    if space.free_bytes < _SCARCE_BYTES:
+        return problem("disk space", finding, remedy)
+    if space.free_bytes < _LITTLE_BYTES:
+        return advice("disk space", f"{finding}: a billion tokens take 1.9 GiB or more", remedy)
+    return ok("disk space", finding)
 
 
-def check_file_system(kind: str | None, *, container: str | None) -> Check | None:
+def check_file_system(examination: Examination) -> Check | None:
     """What lies under the folder, and whether it stays."""
+    kind = examination.file_system
     if kind is None:
         return None
-    if kind in IN_MEMORY:
-        told = f"{kind}: files written here take RAM, and are gone after a restart"
-        return advice("file system", told, "write to a folder on a disk")
-    if kind == "overlay" and container:
-        told = "overlay: what is written here is gone when the container is removed"
-        return advice(
-            "file system", told, "mount a folder of the host and write there: `-v DIR:DIR`"
-        )
-    if kind in _OF_WINDOWS:
-        told = f"{kind}: files of the host behind a slow door"
-        return advice("file system", told, "keep data on the Linux side, such as in your home")
-    if kind in _OF_THE_NETWORK:
-        return ok("file system", f"{kind}: over the network, as fast as that is")
-    return ok("file system", kind)
+    finding, remedy = _FILE_SYSTEMS.get(kind, ("", None))
+    if kind == "overlay" and examination.container:
+        finding = "what is written here is gone when the container is removed"
+        remedy = "mount a folder of the host and write there: `-v DIR:DIR`"
+    finding = f"{kind}: {finding}" if finding else kind
+    return advice("file system", finding, remedy) if remedy else ok("file system", finding)
 
 
-def check_temporary(folder: Path, kind: str | None, *, other: Path | None) -> Check | None:
-    """Where programs put what they need for a while; `other` lies on a disk."""
+def check_temporary(examination: Examination) -> Check | None:
+    """Where programs put temporary files."""
+    try:
+        folder = Path(tempfile.gettempdir()).resolve()
+    except FileNotFoundError:
+        finding = "there is no folder for them: neither TMPDIR nor /tmp can be written"
+        return problem("temporary files", finding, "`export TMPDIR=DIR`, a folder of your own")
+    wrong = find_wrong_temporary(examination.environ, used=folder)
+    if wrong is not None:
+        return wrong
+    other = Path("/var/tmp")
+    other_kind = file_system(other, examination.root) if other.is_dir() else None
+    is_on_disk = other_kind not in (*IN_MEMORY, None)
+    kind = file_system(folder, examination.root)
+    return judge_temporary(folder, kind, other=other if is_on_disk else None)
+
+
+def judge_temporary(folder: Path, kind: str | None, *, other: Path | None) -> Check | None:
+    """Whether temporary files take RAM; `other` is a folder on a disk."""
     if kind is None:
         return None
     if kind not in IN_MEMORY:
         return ok("temporary files", f"{folder}, on {kind}")
-    told = f"{folder} is {kind}: temporary files take RAM"
-    return advice("temporary files", told, f"`export TMPDIR={other or 'DIR'}`, a folder on a disk")
+    finding = f"{folder} is {kind}: temporary files take RAM"
+    return advice(
+        "temporary files", finding, f"`export TMPDIR={other or 'DIR'}`, a folder on a disk"
+    )
 
 
 def find_wrong_temporary(environ: Mapping[str, str], *, used: Path) -> Check | None:
-    """None where the folder that was asked for is there, or none was asked for; `used` is taken instead."""
-    name = next((name for name in _NAMES_OF_TEMPORARY if environ.get(name)), None)
+    """None where the folder that a variable names exists, or no variable names one; else `used` is taken."""
+    name = next((name for name in _TEMPORARY_VARIABLES if environ.get(name)), None)
     if name is None or Path(environ[name]).is_dir():
         return None
     folder = environ[name]
@@ -136,21 +165,48 @@ def find_wrong_temporary(environ: Mapping[str, str], *, used: Path) -> Check | N
         what, remedy = "not a folder", f"`unset {name}`, or name a folder"
     else:
         what, remedy = "not there", f"`mkdir -p {shlex.quote(folder)}`, or `unset {name}`"
-    told = f"{name} is {folder}, which is {what}: some programs fail, others use {used}"
-    return advice("temporary files", told, remedy)
+    finding = f"{name} is {folder}, which is {what}: some programs fail, others use {used}"
+    return advice("temporary files", finding, remedy)
 
 
-def check_shared_memory(total_bytes: int | None, *, container: str | None) -> Check | None:
+def check_shared_memory(examination: Examination) -> Check | None:
     """`/dev/shm`: torch's data workers hand batches over there, and die of a bus error when it is full."""
+    total_bytes = examination.shared_memory_bytes
     if total_bytes is None:
         return None
-    told = f"/dev/shm holds {format_bytes(total_bytes)}"
+    finding = f"/dev/shm holds {format_bytes(total_bytes)}"
     if total_bytes >= _SMALL_SHM_BYTES:
-        return ok("shared memory", told)
+        return ok("shared memory", finding)
     remedy = "as root: `mount -o remount,size=4G /dev/shm`"
-    if container:
+    if examination.container:
         remedy = "start the container with `--shm-size=4g` or `--ipc=host`"
-    return advice("shared memory", f"{told}: torch's data workers die when it is full", remedy)
+    return advice("shared memory", f"{finding}: torch's data workers die when it is full", remedy)
+
+
+def check_writing(examination: Examination) -> Check:
+    """Whether files can be made in the folder, and how fast the disk takes bytes.
+
+    Writes at most 256 MiB, a tenth of what is free, for about a second, and keeps none of it.
+    """
+    folder, kind, space = examination.folder, examination.file_system, examination.space
+    assert space is not None, "the disk is read before it is tried"
+    most_bytes = min(MOST_BYTES, space.free_bytes // 10)
+    try:
+        with tempfile.TemporaryFile(dir=folder):  # has no name and holds nothing
+            pass
+        if examination.quick:
+            return ok("write speed", NOT_TRIED)
+        if kind in IN_MEMORY:
+            return ok("write speed", f"not tried: {kind} is memory")
+        if most_bytes < _FIRST_PIECE_BYTES:
+            return ok("write speed", "not tried: the disk is full")
+        return judge_speed(measure_writing(folder, most_bytes=most_bytes))
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        remedy = "pass a folder of your own with `--path DIR`"
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            remedy = "free some space, or have your quota raised"
+        return problem("write speed", f"{folder} cannot be written: {reason}", remedy)
 
 
 def measure_writing(
@@ -176,44 +232,12 @@ def measure_writing(
     return Written(total_bytes=done_bytes, seconds=seconds)
 
 
-def find_refusal(folder: Path) -> Check | None:
-    """None where a file can be made. The trial has no name and holds nothing."""
-    try:
-        with tempfile.TemporaryFile(dir=folder):
-            return None
-    except OSError as error:
-        return judge_refusal(folder, error)
-
-
-def check_writing(folder: Path, room: Room, kind: str | None) -> Check:
-    """Writes at most 256 MiB, a tenth of what is free, for about a second, and keeps none of it."""
-    if kind in IN_MEMORY:
-        return ok("write speed", f"not tried: {kind} is memory")
-    most_bytes = min(MOST_BYTES, room.free_bytes // 10)
-    if most_bytes < _FIRST_PIECE_BYTES:
-        return ok("write speed", "not tried: the disk is full")
-    try:
-        written = measure_writing(folder, most_bytes=most_bytes)
-    except OSError as error:
-        return judge_refusal(folder, error)
-    return judge_speed(written)
-
-
-def judge_refusal(folder: Path, error: OSError) -> Check:
-    """The disk said no."""
-    reason = (error.strerror or str(error)).lower()
-    told = f"{folder} cannot be written: {reason}"
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return problem("write speed", told, "free some space, or have your quota raised")
-    return problem("write speed", told, "pass a folder of your own with `--path DIR`")
-
-
 def judge_speed(written: Written) -> Check:
     rate = format_bytes(int(written.bytes_per_second))
     how = f"{format_bytes(written.total_bytes)} written and synced in {format_seconds(written.seconds)}"
-    told = f"{rate}/s (measured: {how})"
+    finding = f"{rate}/s (measured: {how})"
     if written.bytes_per_second >= _SLOW_BYTES_PER_SECOND:
-        return ok("write speed", told)
+        return ok("write speed", finding)
     return advice(
-        "write speed", f"{told}: slow", "write to a faster disk; `--path DIR` measures it"
+        "write speed", f"{finding}: slow", "write to a faster disk; `--path DIR` measures it"
     )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
 
 from lowtide.errors import UsageError
-from lowtide.guard.doctor.checks import Check, advice, ok, problem
+from lowtide.guard.doctor.checks import Check, Examination, advice, ok, problem
 from lowtide.native import load_native
 
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*([^;]*)(?:;(.*))?")
@@ -103,12 +103,12 @@ def _numbers(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in release[0].split(".")) if release else ()
 
 
-def check_libraries(libraries: Sequence[Library]) -> list[Check]:
+def check_libraries(examination: Examination) -> list[Check]:
     """One line for each that is missing or of another release, and one for all that fit."""
-    core = [one for one in libraries if one.extra is None]
+    core = [one for one in examination.libraries if one.extra is None]
     if not core:
-        told = "lowtide was not installed with pip, so what it needs is not known"
-        return [advice("libraries", told, "`pip install lowtide`")]
+        finding = "lowtide was not installed with pip, so what it needs is not known"
+        return [advice("libraries", finding, "`pip install lowtide`")]
     checks = [
         problem("libraries", f"{_words(one)}, and {one.name}{one.wanted} is needed", one.install)
         for one in core
@@ -118,9 +118,9 @@ def check_libraries(libraries: Sequence[Library]) -> list[Check]:
     return [*checks, ok("libraries", fitting)]
 
 
-def check_extras(libraries: Sequence[Library]) -> list[Check]:
+def check_extras(examination: Examination) -> list[Check]:
     """What can be added to lowtide; only torch is missed by many."""
-    extras = [one for one in libraries if one.extra is not None]
+    extras = [one for one in examination.libraries if one.extra is not None]
     checks = [
         problem("extras", f"{_words(one)}, and {one.name}{one.wanted} is needed", one.install)
         for one in extras
@@ -128,20 +128,20 @@ def check_extras(libraries: Sequence[Library]) -> list[Check]:
     ]
     missed = [one.name for one in extras if one.version is None and one.extra == ESSENTIAL]
     if missed:
-        told = f"{' and '.join(missed)} not installed: nothing trains without"
-        checks.append(advice("extras", told, f"`pip install 'lowtide[{ESSENTIAL}]'`"))
+        finding = f"{' and '.join(missed)} not installed: nothing trains without"
+        checks.append(advice("extras", finding, f"`pip install 'lowtide[{ESSENTIAL}]'`"))
     here = ", ".join(f"{one.name} {one.version}" for one in extras if one.fits)
     absent = sorted({str(one.extra) for one in extras if one.version is None} - {ESSENTIAL})
     rest = "not installed, rarely needed: " + ", ".join(f"lowtide[{extra}]" for extra in absent)
-    told = "; ".join(part for part in (here, rest if absent else "") if part)
-    return [*checks, ok("extras", told)] if told else checks
+    finding = "; ".join(part for part in (here, rest if absent else "") if part)
+    return [*checks, ok("extras", finding)] if finding else checks
 
 
 def _words(one: Library) -> str:
     return f"{one.name} is missing" if one.version is None else f"{one.name} {one.version} is here"
 
 
-def check_native() -> Check:
+def check_native(_examination: Examination) -> Check:
     """The compiled part of lowtide itself."""
     try:
         load_native()

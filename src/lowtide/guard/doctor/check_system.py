@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from lowtide.guard.doctor.checks import Check, advice, ok, problem
+from lowtide.guard.doctor.checks import Check, Examination, advice, ok, problem
 from lowtide.memory.proc_files import read_text
 from lowtide.units import format_bytes, format_seconds
 
@@ -23,7 +23,6 @@ except ImportError:  # Windows
 Resource: TypeAlias = Literal["AS", "DATA", "NOFILE", "FSIZE", "CPU"]
 """As in RLIMIT_AS: address space, private memory, open files, a file's size, seconds of CPU time."""
 
-_RESOURCES: tuple[Resource, ...] = ("AS", "DATA", "NOFILE", "FSIZE", "CPU")
 _FLAGS: dict[Resource, str] = {"AS": "v", "DATA": "d", "NOFILE": "n", "FSIZE": "f", "CPU": "t"}
 _FEW_FILES = 1024
 _WANTED_FILES = 4096
@@ -44,25 +43,25 @@ _CONTAINER_PATHS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ulimit:
-    """None is unlimited."""
+    """A limit of this process; None is unlimited."""
 
     soft: int | None
     hard: int | None
 
 
-def check_system() -> Check:
-    """Kernel, Python and cores, as they are."""
-    asked = getattr(os, "sched_getaffinity", None)
-    cores = len(asked(0)) if asked else os.cpu_count() or 1
+def check_system(_examination: Examination) -> Check:
+    """Kernel, Python and cores."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     system = f"{platform.system()} {platform.release()} on {platform.machine()}"
-    told = f"{system}, Python {platform.python_version()}, {cores} cores"
+    finding = f"{system}, Python {platform.python_version()}, {cores} cores"
     if sys.maxsize < 1 << 32:
-        return problem("system", f"{told}, 32 bits", "install a Python of 64 bits")
-    return ok("system", told)
+        return problem("system", f"{finding}, 32 bits", "install a Python of 64 bits")
+    return ok("system", finding)
 
 
 def find_container(root: Path, environ: Mapping[str, str]) -> str | None:
-    """Its kind, such as `Docker`; None on a machine of our own."""
+    """The kind of container we run in, such as `Docker`; None outside one."""
     for variable, kind in _CONTAINER_VARIABLES.items():
         if environ.get(variable):
             return kind
@@ -76,28 +75,29 @@ def find_container(root: Path, environ: Mapping[str, str]) -> str | None:
     return next((kind for part, kind in _CONTAINER_PATHS.items() if part in groups), None)
 
 
-def check_container(container: str | None) -> Check | None:
+def check_container(examination: Examination) -> Check | None:
     """A container shows the host's figures as its own."""
-    if container is None:
+    if examination.container is None:
         return None
-    told = f"inside {container}: what `free` shows and the kernel's settings are the host's"
-    return ok("container", told)
+    finding = f"inside {examination.container}: what `free` shows and the kernel's settings are the host's"
+    return ok("container", finding)
 
 
-def check_wsl(root: Path, *, ram: int) -> Check | None:
-    """Linux inside Windows: half of the RAM, unless told otherwise."""
-    version = read_text(root / "proc/version") or ""
+def check_wsl(examination: Examination) -> Check | None:
+    """Linux inside Windows has half of the RAM, unless set otherwise."""
+    version = read_text(examination.root / "proc/version") or ""
     if "microsoft" not in version.lower():
         return None
     if "-Microsoft" in version:  # 4.4.0-19041-Microsoft; version 2 writes -microsoft
-        told = "version 1: it has neither cgroups nor the GPU"
-        return advice("WSL", told, "in Windows: `wsl --set-version NAME 2`, NAME from `wsl -l`")
-    told = f"version 2: Windows lends it {format_bytes(ram)} of RAM, half of its own by default"
+        finding = "version 1: it has neither cgroups nor the GPU"
+        return advice("WSL", finding, "in Windows: `wsl --set-version NAME 2`, NAME from `wsl -l`")
+    ram = format_bytes(examination.ram_bytes)
+    finding = f"version 2: Windows lends it {ram} of RAM, half of its own by default"
     remedy = (
         "in Windows, write `[wsl2]` and below it `memory=24GB` (as fits) into `.wslconfig` in "
         "your user folder, then `wsl --shutdown`; keep data in the Linux home, for /mnt/c is slow"
     )
-    return advice("WSL", told, remedy)
+    return advice("WSL", finding, remedy)
 
 
 def read_ulimits() -> dict[Resource, Ulimit]:
@@ -105,64 +105,58 @@ def read_ulimits() -> dict[Resource, Ulimit]:
     if resource is None:
         return {}
     found: dict[Resource, Ulimit] = {}
-    for name in _RESOURCES:
+    unlimited = resource.RLIM_INFINITY
+    for name in _FLAGS:
         soft, hard = resource.getrlimit(getattr(resource, f"RLIMIT_{name}"))
-        found[name] = Ulimit(soft=_finite(soft), hard=_finite(hard))
+        found[name] = Ulimit(
+            soft=None if soft == unlimited else soft, hard=None if hard == unlimited else hard
+        )
     return found
 
 
-def _finite(value: int) -> int | None:
-    return None if value == resource.RLIM_INFINITY else value
-
-
-def check_ulimits(limits: Mapping[Resource, Ulimit], *, ram: int) -> list[Check]:
-    """One line for each limit that bites, or one that says none does."""
+def check_ulimits(examination: Examination) -> list[Check]:
+    """One line for each limit of this process that may be reached, or one that says there is none."""
+    limits = examination.ulimits
     if not limits:
         return []
-    bites = list(_bites(limits, ram))
-    if bites:
-        return bites
+    found = list(_low_limits(limits, examination.ram_bytes))
+    if found:
+        return found
     files = limits["NOFILE"].soft
-    return [
-        ok(
-            "ulimits",
-            f"none that bites; {'any number of' if files is None else f'{files:,}'} files may be open",
-        )
-    ]
+    count = "any number of" if files is None else f"{files:,}"
+    return [ok("ulimits", f"none that bites; {count} files may be open")]
 
 
-def _bites(limits: Mapping[Resource, Ulimit], ram: int) -> Iterator[Check]:
+def _low_limits(limits: Mapping[Resource, Ulimit], ram: int) -> Iterator[Check]:
     space, data, size = limits["AS"].soft, limits["DATA"].soft, limits["FSIZE"].soft
+    seconds, files = limits["CPU"].soft, limits["NOFILE"].soft
     if space is not None:
-        told = (
+        finding = (
             f"{format_bytes(space)} of addresses: mapped files count too, and torch maps many GiB"
         )
         judge = problem if space < ram else advice
-        yield judge("ulimit -v", told, _raise("AS", limits["AS"], None))
+        yield judge("ulimit -v", finding, _how_to_raise("AS", limits["AS"], None))
     if data is not None and data < ram:
-        told = (
+        finding = (
             f"a process may take {format_bytes(data)} of private memory; beyond, allocations fail"
         )
-        yield advice("ulimit -d", told, _raise("DATA", limits["DATA"], None))
+        yield advice("ulimit -d", finding, _how_to_raise("DATA", limits["DATA"], None))
     if size is not None:
-        told = f"no file may grow beyond {format_bytes(size)}"
-        yield problem("ulimit -f", told, _raise("FSIZE", limits["FSIZE"], None))
-    seconds, files = limits["CPU"].soft, limits["NOFILE"].soft
+        finding = f"no file may grow beyond {format_bytes(size)}"
+        yield problem("ulimit -f", finding, _how_to_raise("FSIZE", limits["FSIZE"], None))
     if seconds is not None:
-        told = f"a process is killed after {format_seconds(seconds)} of CPU time"
-        yield advice("ulimit -t", told, _raise("CPU", limits["CPU"], None))
+        finding = f"a process is killed after {format_seconds(seconds)} of CPU time"
+        yield advice("ulimit -t", finding, _how_to_raise("CPU", limits["CPU"], None))
     if files is not None and files < _FEW_FILES:
-        told = f"{files} open files: few for a folder of many shards"
-        yield advice("ulimit -n", told, _raise("NOFILE", limits["NOFILE"], _WANTED_FILES))
+        finding = f"{files} open files: few for a folder of many shards"
+        yield advice("ulimit -n", finding, _how_to_raise("NOFILE", limits["NOFILE"], _WANTED_FILES))
 
 
-def _raise(name: Resource, limit: Ulimit, wanted: int | None) -> str:
+def _how_to_raise(name: Resource, limit: Ulimit, wanted: int | None) -> str:
     """A shell may raise its soft limit up to the hard one; beyond, somebody else must."""
-    flag = _FLAGS[name]
     if limit.hard is None or (wanted is not None and limit.hard >= wanted):
-        return f"in this shell: `ulimit -{flag} {wanted or 'unlimited'}`"
-    item = {"AS": "as", "DATA": "data", "NOFILE": "nofile", "FSIZE": "fsize", "CPU": "cpu"}[name]
+        return f"in this shell: `ulimit -{_FLAGS[name]} {wanted or 'unlimited'}`"
     return (
-        f"a new shell, if this one set it; else `{item}` in /etc/security/limits.conf, by the administrator; "
-        "on a cluster: a batch job instead of the login node"
+        f"a new shell, if this one set it; else `{name.lower()}` in /etc/security/limits.conf, by the "
+        "administrator; on a cluster: a batch job instead of the login node"
     )

@@ -1,5 +1,6 @@
-"""Why a job died: evidence is gathered, then judged.
+"""Why a job died. `pipeline/why.py` gathers evidence, `verdict.judge` judges it, as a pure function.
 
-`gather`, `read_session` and `read_kernel_log` read files; `evidence` holds plain values; `verdict.judge` is
-pure: proofs first, then signs, else it is unknown.
+`kernel_log` and `death_texts` read what the kernel and the program wrote, `allocations` the sizes in it;
+`evidence` holds plain values. `rules` is the table of rules, in order; `causes` is the table of what each cause
+means to a user.
 """

@@ -1,9 +1,9 @@
-"""Last words: what programs print when they die, found in a log of theirs.
+"""What programs print when they die, found in their logs.
 
     torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 1.54 GiB. GPU 0 has a total capacity of …
 
 Only sentences that libraries print are known, not words that a person may write: "in case of CUDA out of
-memory, lower the batch" is advice and no death. A text counts for less when the program went on after it.
+memory, lower the batch" is advice, not a death. A text counts for less when the program went on after it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from lowtide.guard.why.gpu_figures import Asked, GpuFigures, read_asked, read_gpu_figures
+from lowtide.guard.why.allocations import (
+    GpuFigures,
+    RequestedSize,
+    read_gpu_figures,
+    read_requested_size,
+)
 
 TextKind = Literal[
     "gpu memory",
@@ -98,36 +103,61 @@ _PROGRESS = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeathText:
-    """One line that tells of a death, and what stands around it."""
+    """One line that reports a death, and its surroundings in the log."""
 
     kind: TextKind
     line: str
     line_number: int
     """Counted from one, within the part of the log that was read."""
     last_word: bool
-    """Nothing but the end of its own traceback follows."""
+    """Only the end of its own traceback follows."""
     went_on: bool
     """The program made progress afterwards: it outlived this."""
     frames: tuple[str, ...] = ()
     """Functions of the traceback that leads to it, outermost first."""
-    asked: Asked | None = None
+    requested: RequestedSize | None = None
     gpu: GpuFigures | None = None
     signal: int | None = None
     pid: int | None = None
     reason: str = ""
-    """Of a scheduler that cancelled it."""
+    """Why a scheduler cancelled it."""
 
 
 def find_death_texts(text: str) -> list[DeathText]:
-    """Every text of a kind that is known, in order; of plain errors only the last."""
+    """Every text of a known kind, in order; of plain errors only the last."""
     lines = [line[:_LONGEST_LINE] for line in text.splitlines()]
+    words_after, progress_after = _count_following(lines)
     found: list[DeathText] = []
     errors: list[DeathText] = []
-    after = _Rest(lines)
     for number, kind, match, frames in _matches(lines):
-        one = _describe(lines[number], number, kind, match, frames, after)
+        line = lines[number]
+        signal, pid = _signal_of(match) if kind == "signal" else (None, None)
+        words, progress = words_after[number], progress_after[number]
+        one = DeathText(
+            kind=kind,
+            line=line.strip(),
+            line_number=number + 1,
+            last_word=words <= _WENT_ON_LINES,
+            went_on=progress >= _WENT_ON_LINES or words > _FAR_LINES,
+            frames=frames,
+            requested=read_requested_size(line) if kind in ("gpu memory", "memory") else None,
+            gpu=read_gpu_figures(line) if kind == "gpu memory" else None,
+            signal=signal,
+            pid=pid,
+            reason=(match[1] or "").strip().lower() if kind == "cancelled" else "",
+        )
         (errors if kind == "error" else found).append(one)
     return sorted([*found, *errors[-1:]], key=lambda one: one.line_number)
+
+
+def _count_following(lines: list[str]) -> tuple[list[int], list[int]]:
+    """For each line how many lines after it hold words, and how many report progress. Counted from the end."""
+    words, progress = [0], [0]
+    for line in reversed(lines[1:]):
+        is_noise = not line.strip() or line.startswith((" ", "\t"))
+        words.append(words[-1] + (not is_noise))
+        progress.append(progress[-1] + bool(_PROGRESS.search(line)))
+    return words[::-1], progress[::-1]
 
 
 def in_evaluation(frames: Sequence[str]) -> bool:
@@ -140,7 +170,7 @@ _Match = tuple[int, TextKind, "re.Match[str]", tuple[str, ...]]
 
 
 def _matches(lines: list[str]) -> Iterator[_Match]:
-    """Where each text stands, with the functions of the traceback above it."""
+    """The line of each text, with the functions of the traceback above it."""
     frames: list[str] = []
     traced = False
     for number, line in enumerate(lines):
@@ -157,7 +187,7 @@ def _matches(lines: list[str]) -> Iterator[_Match]:
 
 
 def _first_pattern(line: str) -> tuple[TextKind, re.Match[str]] | None:
-    if not _HINT.search(line):  # nearly every line: thirty patterns are spared
+    if not _HINT.search(line):  # nearly every line: this spares thirty patterns
         return None
     for kind, pattern in _PATTERNS:
         if match := pattern.search(line):
@@ -165,51 +195,8 @@ def _first_pattern(line: str) -> tuple[TextKind, re.Match[str]] | None:
     return None
 
 
-class _Rest:
-    """What follows a line: counted once from the end, asked for every match."""
-
-    def __init__(self, lines: list[str]) -> None:
-        self._words, self._progress = [0], [0]
-        for line in reversed(lines):
-            noise = not line.strip() or line.startswith((" ", "\t"))
-            self._words.append(self._words[-1] + (not noise))
-            self._progress.append(self._progress[-1] + bool(_PROGRESS.search(line)))
-        self._count = len(lines)
-
-    def words_after(self, number: int) -> int:
-        return self._words[self._count - number - 1]
-
-    def went_on_after(self, number: int) -> bool:
-        steps = self._progress[self._count - number - 1]
-        return steps >= _WENT_ON_LINES or self.words_after(number) > _FAR_LINES
-
-
-def _describe(
-    line: str,
-    number: int,
-    kind: TextKind,
-    match: re.Match[str],
-    frames: tuple[str, ...],
-    after: _Rest,
-) -> DeathText:
-    signal, pid = _signal_of(match) if kind == "signal" else (None, None)
-    return DeathText(
-        kind=kind,
-        line=line.strip(),
-        line_number=number + 1,
-        last_word=after.words_after(number) <= _WENT_ON_LINES,
-        went_on=after.went_on_after(number),
-        frames=frames,
-        asked=read_asked(line) if kind in ("gpu memory", "memory") else None,
-        gpu=read_gpu_figures(line) if kind == "gpu memory" else None,
-        signal=signal,
-        pid=pid,
-        reason=(match[1] or "").strip().lower() if kind == "cancelled" else "",
-    )
-
-
 def _signal_of(match: re.Match[str]) -> tuple[int | None, int | None]:
-    """The signal and the process, whichever of the groups holds which."""
+    """The signal and the process id, in whichever groups they stand."""
     signal, pid = None, None
     texts = [text for text in match.groups() if text is not None]
     for text in texts:

@@ -1,18 +1,24 @@
-"""What the kernel wrote about deaths: out of memory, segmentation faults, faults of an NVIDIA card.
+"""What the kernel wrote about deaths, wherever this user may read it: dmesg, the journal, the files of syslog.
 
     Memory cgroup out of memory: Killed process 28717 (python) total-vm:217316kB, anon-rss:97024kB, …
 
-Also the two daemons that kill before the kernel does, systemd-oomd and earlyoom, where their lines are in the
-same log. Process ids are used again and again: a record says when it happened, and whoever asks compares.
+Out of memory, segmentation faults, faults of an NVIDIA card; also the two daemons that kill before the kernel
+does, systemd-oomd and earlyoom, where their lines are in the same log. Process ids are used again and again: a
+record says when it happened, and the caller compares. A log that cannot be read is named with the reason: the
+silence of a log that was not read proves nothing.
 """
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import datetime
+from pathlib import Path
 from typing import Literal
 
 from lowtide.units import KIB
@@ -20,6 +26,11 @@ from lowtide.units import KIB
 RecordKind = Literal["out of memory", "memory daemon", "crash", "gpu fault"]
 Scope = Literal["cgroup", "machine"]
 
+_FILES = ("/var/log/kern.log", "/var/log/syslog", "/var/log/messages")
+_LAST_BYTES = 8 << 20
+_MOST_SECONDS = 15.0
+_BEFORE_SECONDS = 300.0
+_NO_JOURNAL = ("-- No entries --", "No journal files were found.", "")
 _LONGEST_LINE = 2000
 _CLOCKS_APART_SECONDS = 3600.0
 """A machine that slept counts fewer seconds since its boot than have passed; never more by so much."""
@@ -27,7 +38,7 @@ _SECONDS_APART = 5.0
 """The same event in two logs, whose clocks differ a little."""
 _SINCE_BOOT = re.compile(r"\[\s*(\d+\.\d+)\]")
 _STAMPED = re.compile(r"\[|[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d-|\d{9,}\.")
-"""How a line begins that bears a time of its own, even one that cannot be read."""
+"""How a line begins that has a time of its own, even one that cannot be read."""
 _UNIX = re.compile(r"^(\d{9,11}\.\d+)\s")
 _ISO = re.compile(r"^(\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?(?:Z|[+-]\d\d:?\d\d)?)\b")
 _SYSLOG = re.compile(r"^([A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d)\s")
@@ -55,24 +66,24 @@ _OOMD = re.compile(r"systemd-oomd(?:\[\d+\])?: Killed (\S+) due to (.*)")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelRecord:
-    """One death, or one fault of a card, as a log tells it."""
+    """One death, or one fault of a card, as a log reports it."""
 
     kind: RecordKind
     line: str
-    source: str
+    source: str = ""
     at: float | None = None
-    """Unix seconds; `None` where the line bears no time."""
+    """Unix seconds; `None` where the line has no time."""
     until: float | None = None
     """When the log was last written to: it cannot have happened later."""
     pid: int | None = None
     name: str = ""
-    """As the kernel knows it: fifteen bytes at most."""
+    """The kernel's name for the process: fifteen bytes at most."""
     scope: Scope | None = None
     """Whose limit was reached; `None` where the log does not say, or it was none."""
     group: str = ""
     anonymous_bytes: int | None = None
     detail: str = ""
-    """The library of a crash, the number of a card's fault."""
+    """The library of a crash, the number of a card's fault, the name of a daemon."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,13 +96,13 @@ class UnreadLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KernelLog:
-    """All that could be read."""
+    """All kernel records that could be read, and what could not."""
 
     records: tuple[KernelRecord, ...] = ()
     sources: tuple[str, ...] = ()
     unread: tuple[UnreadLog, ...] = ()
     first_at: float | None = None
-    """The oldest time any readable log reaches back to; older lines are lost."""
+    """The oldest time in any readable log; older lines are lost."""
     until: float | None = None
     """When a saved log was last written to: what happened later is not in it."""
 
@@ -104,40 +115,33 @@ class KernelLog:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Clock:
-    """What turns a log's stamps into Unix seconds."""
+    """Turns a log's time stamps into Unix seconds."""
 
     now: float
     boot_at: float | None
-    """When seconds since boot began to count, as far as the last sleep of the machine; None of another boot."""
+    """When seconds since boot began to count, without the machine's sleep; None for a log of another boot."""
 
     def at_writing(self, written: float) -> Clock:
-        """For a file that was last written to then: in an earlier boot, unless this one had begun."""
+        """The clock of a file that was last written to then: of an earlier boot, unless this one had begun."""
         now = min(written, self.now)
         is_this_boot = self.boot_at is not None and self.boot_at <= now
         return Clock(now=now, boot_at=self.boot_at if is_this_boot else None)
 
 
-def this_clock() -> Clock:
-    now = time.time()
-    return Clock(now=now, boot_at=now - time.monotonic())
-
-
 def parse_kernel_log(lines: Iterable[str], *, source: str, clock: Clock) -> KernelLog:
-    """The deaths in a log. Holds the records alone; a line without a time has that of the line before."""
+    """The deaths in a log. A line without a time has that of the line before."""
     records: list[KernelRecord] = []
-    first_at, at, notice = None, None, _Notice()
+    first_at, at, announced = None, None, _Announced()
     lines = list(lines)
     if any((_stamp(line, clock) or 0.0) > clock.now + _CLOCKS_APART_SECONDS for line in lines):
-        clock = replace(
-            clock, boot_at=None
-        )  # this boot has not lasted as long: it is the log of another
+        clock = replace(clock, boot_at=None)  # this boot is younger than that: another boot's log
     for full in lines:
         line = full[:_LONGEST_LINE].rstrip("\n")
         stamp = _stamp(line, clock)
         at = stamp if stamp is not None or _STAMPED.match(line) else at
         if first_at is None:
             first_at = at
-        notice, found = _read_line(line, notice)
+        announced, found = _read_line(line, announced)
         if found is not None:
             records.append(replace(found, at=at, source=source))
     return KernelLog(
@@ -146,7 +150,7 @@ def parse_kernel_log(lines: Iterable[str], *, source: str, clock: Clock) -> Kern
 
 
 def join_logs(logs: Iterable[KernelLog]) -> KernelLog:
-    """One log of several: an event that two of them tell is told once."""
+    """One log of several; an event that two of them report is kept once."""
     records: list[KernelRecord] = []
     sources: list[str] = []
     unread: list[UnreadLog] = []
@@ -165,49 +169,45 @@ def join_logs(logs: Iterable[KernelLog]) -> KernelLog:
 
 
 @dataclass(frozen=True, slots=True)
-class _Notice:
-    """What earlier lines of the same kill have said."""
+class _Announced:
+    """What earlier lines of the same kill said."""
 
     scope: Scope | None = None
     group: str = ""
 
 
-def _read_line(line: str, notice: _Notice) -> tuple[_Notice, KernelRecord | None]:
-    """What is known of the kill that is being told, and the death that this line tells."""
+def _read_line(line: str, announced: _Announced) -> tuple[_Announced, KernelRecord | None]:
+    """What is known of the kill that is being reported, and the death that this line reports."""
     if constraint := _CONSTRAINT.search(line):
         scope: Scope = "cgroup" if constraint[1].endswith("MEMCG") else "machine"
         task = _TASK.search(line)
-        return _Notice(scope, task[1] or "" if task else ""), None
+        return _Announced(scope, task[1] or "" if task else ""), None
     if limit := _LIMIT_OF.search(line):
-        return _Notice("cgroup", limit[1]), None
+        return _Announced("cgroup", limit[1]), None
     if kill := _KILL.search(line):
-        return _read_kill(line, kill, notice)
-    for read in (_read_crash, _read_gpu_fault, _read_daemon):
-        if found := read(line):
-            return notice, found
-    return notice, None
+        return _read_kill(line, kill, announced)
+    return announced, _read_crash(line) or _read_gpu_fault(line) or _read_daemon(line)
 
 
 def _read_kill(
-    line: str, kill: re.Match[str], notice: _Notice
-) -> tuple[_Notice, KernelRecord | None]:
-    scope = notice.scope
+    line: str, kill: re.Match[str], announced: _Announced
+) -> tuple[_Announced, KernelRecord | None]:
+    scope = announced.scope
     if kill[1]:
         scope = "cgroup" if kill[1].startswith("Memory") else "machine"
     size = _ANONYMOUS.search(line)
     found = KernelRecord(
         kind="out of memory",
         line=line,
-        source="",
         pid=int(kill[3]),
         name=kill[4],
         scope=scope,
-        group=notice.group,
+        group=announced.group,
         anonymous_bytes=int(size[1].replace(",", "")) * KIB if size else None,
         detail="announced" if kill[2] == "Kill" else "",
     )
     # An older kernel announces one process and may then kill a child of it: the scope goes on to that line.
-    return (_Notice(scope, notice.group) if kill[2] == "Kill" else _Notice()), found
+    return (_Announced(scope, announced.group) if kill[2] == "Kill" else _Announced()), found
 
 
 def _without_announcements(records: list[KernelRecord]) -> list[KernelRecord]:
@@ -215,8 +215,8 @@ def _without_announcements(records: list[KernelRecord]) -> list[KernelRecord]:
     kept = []
     for number, one in enumerate(records):
         following = records[number + 1] if number + 1 < len(records) else None
-        told = following is not None and following.kind == "out of memory" and not following.detail
-        if one.kind == "out of memory" and one.detail and told:
+        done = following is not None and following.kind == "out of memory" and not following.detail
+        if one.kind == "out of memory" and one.detail and done:
             continue
         kept.append(replace(one, detail="") if one.kind == "out of memory" else one)
     return kept
@@ -228,14 +228,8 @@ def _read_crash(line: str) -> KernelRecord | None:
         return None
     name = crash[1].rpartition("] ")[2].rpartition("kernel: ")[2].strip()
     library = _LIBRARY.search(line)
-    return KernelRecord(
-        kind="crash",
-        line=line,
-        source="",
-        pid=int(crash[2]),
-        name=name,
-        detail=library[1] if library else "",
-    )
+    detail = library[1] if library else ""
+    return KernelRecord(kind="crash", line=line, pid=int(crash[2]), name=name, detail=detail)
 
 
 def _read_gpu_fault(line: str) -> KernelRecord | None:
@@ -244,31 +238,26 @@ def _read_gpu_fault(line: str) -> KernelRecord | None:
         return None
     pid = int(xid[2]) if xid[2] and xid[2].isdigit() else None
     return KernelRecord(
-        kind="gpu fault", line=line, source="", pid=pid, name=xid[3] or "", detail=f"Xid {xid[1]}"
+        kind="gpu fault", line=line, pid=pid, name=xid[3] or "", detail=f"Xid {xid[1]}"
     )
 
 
 def _read_daemon(line: str) -> KernelRecord | None:
     if early := _EARLYOOM.search(line):
-        return KernelRecord(
-            kind="memory daemon",
-            line=line,
-            source="",
-            pid=int(early[1]),
-            name=early[2],
-            scope="machine",
-            detail="earlyoom",
-        )
-    if oomd := _OOMD.search(line):
-        return KernelRecord(
-            kind="memory daemon",
-            line=line,
-            source="",
-            scope="machine",
-            group=oomd[1],
-            detail="systemd-oomd",
-        )
-    return None
+        pid, name, group, daemon = int(early[1]), early[2], "", "earlyoom"
+    elif oomd := _OOMD.search(line):
+        pid, name, group, daemon = None, "", oomd[1], "systemd-oomd"
+    else:
+        return None
+    return KernelRecord(
+        kind="memory daemon",
+        line=line,
+        pid=pid,
+        name=name,
+        scope="machine",
+        group=group,
+        detail=daemon,
+    )
 
 
 def _stamp(line: str, clock: Clock) -> float | None:
@@ -305,3 +294,77 @@ def _same(one: KernelRecord, other: KernelRecord) -> bool:
     if one.at is None or other.at is None:
         return one.line == other.line
     return abs(one.at - other.at) <= _SECONDS_APART
+
+
+def read_kernel_log(*, since: float | None, saved: Path | None = None) -> KernelLog:
+    """Everything readable, or the one file that was saved elsewhere. Takes seconds at most; changes nothing."""
+    now = time.time()
+    clock = Clock(now=now, boot_at=now - time.monotonic())
+    if saved is not None:
+        return _read_saved(saved, clock)
+    if sys.platform != "linux":
+        return _unread("kernel log", "there is none on this system")
+    return join_logs(_read_all(since, clock))
+
+
+def _read_all(since: float | None, clock: Clock) -> Iterator[KernelLog]:
+    yield _read_output(["dmesg"], clock)
+    journal = ["journalctl", "--no-pager", "--quiet", "--output=short-unix", "--lines=20000"]
+    if since is not None:
+        journal.append(f"--since=@{max(0, int(since - _BEFORE_SECONDS))}")
+    journal += ["_TRANSPORT=kernel", "+", "SYSLOG_IDENTIFIER=systemd-oomd"]
+    yield _read_output([*journal, "+", "SYSLOG_IDENTIFIER=earlyoom"], clock)
+    for name in _FILES:
+        if Path(name).exists():
+            yield _read_file(Path(name), clock)
+
+
+def _read_output(command: list[str], clock: Clock) -> KernelLog:
+    source = command[0]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_MOST_SECONDS,
+            check=False,
+        )
+    except FileNotFoundError:
+        return _unread(source, "not installed")
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return _unread(source, f"cannot be run ({type(error).__name__})")
+    output = done.stdout[-_LAST_BYTES:].decode(errors="replace")
+    if output.strip() in _NO_JOURNAL:
+        complaint = done.stderr.decode(errors="replace").strip().splitlines()
+        return _unread(
+            source, complaint[-1][:120] if complaint else "nothing in it that this user may read"
+        )
+    return parse_kernel_log(output.splitlines(), source=source, clock=clock)
+
+
+def _read_saved(path: Path, clock: Clock) -> KernelLog:
+    """A log that was saved once, unlike one that the system keeps writing, ends at its last change."""
+    log = _read_file(path, clock)
+    try:
+        written = path.stat().st_mtime
+    except OSError:
+        return log
+    records = tuple(replace(record, until=written) for record in log.records)
+    return replace(log, records=records, until=written)
+
+
+def _read_file(path: Path, clock: Clock) -> KernelLog:
+    """The last part of a file: a log of years may be larger than memory."""
+    try:
+        with path.open("rb") as file:
+            clock = clock.at_writing(os.fstat(file.fileno()).st_mtime)
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - _LAST_BYTES))
+            text = file.read(_LAST_BYTES).decode(errors="replace")
+    except OSError as error:
+        return _unread(os.fsdecode(path), error.strerror or type(error).__name__)
+    return parse_kernel_log(text.splitlines(), source=os.fsdecode(path), clock=clock)
+
+
+def _unread(source: str, reason: str) -> KernelLog:
+    return KernelLog(unread=(UnreadLog(source=source, reason=reason),))

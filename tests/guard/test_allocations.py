@@ -7,15 +7,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.guard.why.gpu_figures import Asked, read_asked, read_gpu_figures, round_as_torch
-from lowtide.guard.why.recognise_tensors import Dimensions, read_dimensions, recognise
+from lowtide.guard.why.allocations import (
+    Dimensions,
+    RequestedSize,
+    read_dimensions,
+    read_gpu_figures,
+    read_requested_size,
+    recognise,
+    round_as_torch,
+)
 from lowtide.units import GIB, MIB
 
 GPT2 = Dimensions(batch=8, positions=1024, vocabulary=50304, width=768, heads=12, layers=12)
 
 
-def asked(text: str) -> Asked:
-    found = read_asked(f"CUDA out of memory. Tried to allocate {text}. GPU 0 has")
+def asked(text: str) -> RequestedSize:
+    found = read_requested_size(f"CUDA out of memory. Tried to allocate {text}. GPU 0 has")
     assert found is not None
     return found
 
@@ -42,7 +49,7 @@ def test_the_logits_of_the_issue_are_recognised() -> None:
         ((8, 12, 1024, 1024), 4, "the attention scores of one layer"),
         ((8, 1024, 3072), 2, "the hidden layer of an MLP"),
         ((8, 1024, 2304), 2, "queries, keys and values of one layer"),
-        ((8, 1024, 768), 2, "the stream between two layers"),
+        ((8, 1024, 768), 2, "the residual stream between two layers"),
         ((50304, 768), 4, "the token embedding, its gradient or one optimizer state of it"),
     ],
 )
@@ -116,7 +123,7 @@ def test_what_fits_several_vocabularies_is_not_claimed() -> None:
 
 @pytest.mark.parametrize("text", ["20.00 MiB", "2.00 MiB"])
 def test_torchs_blocks_for_small_tensors_tell_nothing(text: str) -> None:
-    assert asked(text).tells_nothing
+    assert asked(text).is_small_block
     assert recognise(asked(text), GPT2) is None
 
 
@@ -150,7 +157,7 @@ def test_another_process_on_the_card_is_told_from_the_process_itself() -> None:
 
 
 def test_sizes_of_every_library_are_read() -> None:
-    numpy = read_asked(
+    numpy = read_requested_size(
         "Unable to allocate 123. GiB for an array with shape (8,) and data type float64"
     )
     assert numpy is not None
@@ -158,7 +165,7 @@ def test_sizes_of_every_library_are_read() -> None:
     for text in ("malloc of size 17179869184 failed", "memory allocation of 17179869184 bytes failed",
                  "DefaultCPUAllocator: can't allocate memory: you tried to allocate 17179869184 bytes.",
                  "RESOURCE_EXHAUSTED: Out of memory while trying to allocate 17179869184 bytes."):  # fmt: skip
-        found = read_asked(text)
+        found = read_requested_size(text)
         assert found is not None, text
         assert found.low_bytes == found.high_bytes == 17179869184
 
