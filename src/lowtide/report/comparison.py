@@ -8,10 +8,13 @@ import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic
-from typing import TextIO
+from typing import TextIO, TypeAlias
 
 from lowtide.report.results import print_json, print_rows, say
 from lowtide.units import printable
+
+Table: TypeAlias = tuple[str, Sequence[str], Sequence[Sequence[str]]]
+"""A title, a header, and rows of words under it."""
 
 _LINE_SECONDS = 10.0
 _WIDE = 80
@@ -22,7 +25,7 @@ _ENDING = re.compile(r"too slow|\w+")
 
 def show_comparison(
     rows: Sequence[tuple[str, str]],
-    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]],
+    tables: Sequence[Table],
     remarks: Sequence[str],
     record: Mapping[str, object],
     *,

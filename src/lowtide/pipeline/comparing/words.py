@@ -10,10 +10,8 @@ from typing import NamedTuple
 from lowtide.pipeline.compare import Comparison, SizedRun, WayResult
 from lowtide.pipeline.comparing.sample import PARTS
 from lowtide.pipeline.comparing.ways import EXTRA, Way
+from lowtide.svg import MemoryCurve
 from lowtide.units import format_bytes, format_count, format_seconds, round_up_to_mib
-
-CurveText = tuple[str, str, Sequence[tuple[float, int]], str, bool, bool]
-"""Job, name, seconds and bytes, how it ended if not well, whether it died, whether it is ours."""
 
 
 class Table(NamedTuple):
@@ -88,16 +86,16 @@ def short_note(result: WayResult) -> str:
     return f"{whole.ending}{at}"
 
 
-def curves(found: Comparison) -> list[CurveText]:
+def curves(found: Comparison) -> list[MemoryCurve]:
     """Every way's memory on the whole sample, for a picture."""
     return [
-        (
-            one.way.job,
-            one.way.name,
-            one.whole.points,
-            short_note(one),
-            one.whole.ending == "died",
-            one.way.ours,
+        MemoryCurve(
+            panel=one.way.job,
+            name=one.way.name,
+            points=one.whole.points,
+            died=one.whole.ending == "died",
+            note=short_note(one),
+            ours=one.way.ours,
         )
         for one in found.results
     ]

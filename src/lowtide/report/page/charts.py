@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lowtide.report.page.buckets import Point
 from lowtide.report.page.facts import Forecast, RunFacts
 from lowtide.report.page.paths import Pick
-from lowtide.report.page.scales import Unit
+from lowtide.svg import Unit
 from lowtide.units import format_bytes
 
 MOST_PATH_POINTS = 13_000

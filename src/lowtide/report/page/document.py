@@ -6,14 +6,15 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from lowtide.report.markup import coded, embedded_json, isolated, source_hash
 from lowtide.report.page.charts import chart_points, choose_charts
 from lowtide.report.page.facts import Happening, RunFacts, Session
 from lowtide.report.page.fields import clock_text
 from lowtide.report.page.figures import figure_html
 from lowtide.report.page.key_figures import KeyFigure, key_figures
-from lowtide.report.page.markup import coded, embedded_json, escape, isolated, source_hash
 from lowtide.report.page.scales import HEIGHT, WIDTH, TimeAxis, make_time_axis
 from lowtide.report.page.verdict import Verdict
+from lowtide.svg import escape
 from lowtide.units import format_bytes, format_seconds
 
 MOST_PAGE_BYTES = 300_000

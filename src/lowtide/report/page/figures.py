@@ -10,7 +10,6 @@ from collections.abc import Mapping, Sequence
 from lowtide.report.page.buckets import Point
 from lowtide.report.page.charts import Chart, Level, Line
 from lowtide.report.page.facts import RunFacts
-from lowtide.report.page.markup import escape
 from lowtide.report.page.paths import (
     area_path,
     band_path,
@@ -25,8 +24,8 @@ from lowtide.report.page.scales import (
     TimeAxis,
     ValueAxis,
     make_value_axis,
-    value_words,
 )
+from lowtide.svg import escape, value_words
 from lowtide.units import format_seconds
 
 _TABLE_ROWS = 12
