@@ -15,8 +15,8 @@ def isolated(text: str, most_bytes: int = 400) -> str:
 
 
 def coded(text: str, most_bytes: int = 400) -> str:
-    """A sentence of ours: what stands between backquotes is set as code."""
-    parts = re.split(r"`([^`]*)`", text)
+    """The beginning of a sentence, with code style for what stands between backquotes."""
+    parts = re.split(r"`([^`]*)`", text[:most_bytes])
     return "".join(
         f"<code>{escape(part, most_bytes)}</code>" if n % 2 else escape(part, most_bytes)
         for n, part in enumerate(parts)

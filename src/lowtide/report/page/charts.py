@@ -1,23 +1,25 @@
-"""Which pictures a run gets: what was never measured has none."""
+"""Which charts a run gets: what was never measured has none."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
-from lowtide.report.page.buckets import Point
 from lowtide.report.page.facts import Forecast, RunFacts
-from lowtide.report.page.paths import Pick
+from lowtide.report.page.series import Point
 from lowtide.svg import Unit
 from lowtide.units import format_bytes
 
+Pick: TypeAlias = Literal["mean", "low", "high", "last"]
+"""The value that stands for a point: the mean for noise, the highest for memory, the last for counters."""
 MOST_PATH_POINTS = 13_000
-"""On a page, over all its paths: each costs about ten bytes of the file."""
+"""Points in all paths of a page: each costs about ten bytes."""
 _FEWEST_POINTS = 60
 _MOST_NAME = 40
-"""Characters of a card's name: it stands in keys, tables and attributes."""
+"""Characters of a GPU's name, which is repeated in keys, tables and attributes."""
 _OUT_OF_SIGHT = 12
-"""A budget this many times the peak would press the picture flat; it is told in words instead."""
+"""A budget this many times the peak would flatten the curve; it is given in words instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,13 +36,13 @@ class Line:
 
     @property
     def weight(self) -> int:
-        """How many paths it takes."""
+        """Number of paths it is drawn with."""
         return 1 + self.area + 2 * self.band
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Level:
-    """A straight line that was set, not measured; with `from_seconds`, for one session."""
+    """A value that was set, not measured, as a straight line; with `session`, over that session only."""
 
     name: str
     value: float
@@ -49,7 +51,7 @@ class Level:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Chart:
-    """A picture over the time of the run."""
+    """One chart over the time of the run."""
 
     title: str
     unit: Unit
@@ -62,7 +64,7 @@ class Chart:
     """Whether stages, alerts and the forecast are drawn into it."""
     forecast: Forecast | None = None
     hidden: str | None = None
-    """A series that is read by the cursor and not drawn."""
+    """A series that the cursor reads and that is not drawn."""
 
 
 def choose_charts(facts: RunFacts) -> list[Chart]:
@@ -77,7 +79,7 @@ def choose_charts(facts: RunFacts) -> list[Chart]:
 
 
 def chart_points(facts: RunFacts, charts: list[Chart]) -> dict[str, list[Point]]:
-    """The points of every series, so few that the page stays small whatever it shows."""
+    """The points of every series, few enough that the page stays small."""
     weights: dict[str, int] = {}
     for line in (line for chart in charts for line in chart.lines):
         if line.series in facts.series:

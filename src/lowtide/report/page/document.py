@@ -9,19 +9,20 @@ from pathlib import Path
 from lowtide.report.markup import coded, embedded_json, isolated, source_hash
 from lowtide.report.page.charts import chart_points, choose_charts
 from lowtide.report.page.facts import Happening, RunFacts, Session
-from lowtide.report.page.fields import clock_text
 from lowtide.report.page.figures import figure_html
 from lowtide.report.page.key_figures import KeyFigure, key_figures
+from lowtide.report.page.records import clock_text
 from lowtide.report.page.scales import HEIGHT, WIDTH, TimeAxis, make_time_axis
-from lowtide.report.page.verdict import Verdict
+from lowtide.report.page.verdict import Outcome
 from lowtide.svg import escape
 from lowtide.units import format_bytes, format_seconds
 
 MOST_PAGE_BYTES = 300_000
 GENERATOR = b'<meta name="generator" content="lowtide">'
-"""Stands near the beginning of every page of ours, and of no other."""
+"""Marks a page of ours: it stands near the beginning of each, and of no other file."""
 _HERE = Path(__file__).parent
 _MOST_SETTINGS = 100
+_MOST_REMEDIES = 3
 _MEASURED = (
     "Every figure was measured while the run went on, unless it says predicted. Times are time of work, "
     "without pauses; clocks are UTC."
@@ -38,7 +39,7 @@ _KINDS = {
 }
 
 
-def page_html(facts: RunFacts, name: str, verdict: Verdict) -> str:
+def page_html(facts: RunFacts, name: str, outcome: Outcome) -> str:
     """The whole page. The same facts give the same page, on any machine and at any time."""
     style, script = (_source(file) for file in ("style.css", "page.js"))
     policy = (
@@ -54,25 +55,25 @@ def page_html(facts: RunFacts, name: str, verdict: Verdict) -> str:
         '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
         f'<link rel="icon" href="data:,">\n<title>{escape(name, 200)}: lowtide report</title>\n'
         f"<style>{style}</style>\n</head>\n<body>\n"
-        f"{_header(facts, name, verdict)}\n<main>\n{''.join(_sections(facts, axis))}</main>\n{_footer(facts)}\n"
+        f"{_header(facts, name, outcome)}\n<main>\n{''.join(_sections(facts, axis))}</main>\n{_footer(facts)}\n"
         f'<script type="application/json" id="axis">{_axis_json(facts, axis)}</script>\n'
         f"<script>{script}</script>\n</body>\n</html>\n"
     )
 
 
 def _source(name: str) -> str:
-    """A file of the page; newlines as a browser hashes them, however the file was checked out."""
+    """A source file of the page, with newlines as a browser hashes them, however the file was checked out."""
     return (_HERE / name).read_text(encoding="utf-8")
 
 
-def _header(facts: RunFacts, name: str, verdict: Verdict) -> str:
+def _header(facts: RunFacts, name: str, outcome: Outcome) -> str:
     version = f" · lowtide {escape(facts.version, 60)}" if facts.version else ""
     kind = _KINDS.get(facts.kind) or "A run"
     said = ""
-    if verdict.problem:
-        said += f'<p class="said"><b>problem</b> {isolated(verdict.problem, 2000)}</p>'
-    if verdict.remedy:
-        said += f'<p class="said"><b>remedy</b> {isolated(verdict.remedy, 2000)}</p>'
+    if outcome.problem:
+        said += f'<p class="said"><b>problem</b> {isolated(outcome.problem, 2000)}</p>'
+    for remedy in outcome.remedies[:_MOST_REMEDIES]:
+        said += f'<p class="said"><b>remedy</b> <bdi>{coded(remedy, 2000)}</bdi></p>'
     when = ""
     if facts.dated:
         when = f'<p class="when">{clock_text(facts.started_at)} to {clock_text(facts.last_at)}</p>'
@@ -86,8 +87,8 @@ def _header(facts: RunFacts, name: str, verdict: Verdict) -> str:
         )
     return (
         f'<header><p class="kind">{kind}{version}</p><h1>{isolated(name, 300)}</h1>{command}'
-        f'<p class="verdict {verdict.state}"><strong>{verdict.word}</strong> '
-        f"{coded(verdict.sentence, 1500)}</p>"
+        f'<p class="verdict {outcome.state}"><strong>{escape(outcome.word)}</strong> '
+        f"{coded(outcome.sentence, 1500)}</p>"
         f'{said}{when}<dl class="figures">{"".join(map(_key_figure, key_figures(facts)))}</dl></header>'
     )
 
@@ -229,7 +230,7 @@ def _footer(facts: RunFacts) -> str:
 
 
 def _axis_json(facts: RunFacts, axis: TimeAxis) -> str:
-    """What page.js cannot see in the pictures."""
+    """The values that page.js cannot read out of the charts."""
     sessions = list(facts.sessions)
     starts = [
         [axis.place(one.from_seconds, one.number), one.from_seconds, _clock_of(one)]
