@@ -21,6 +21,7 @@ from lowtide.pipeline.comparing.words import (
     short_note,
     tables,
 )
+from lowtide.svg import MemoryCurve
 from lowtide.units import GIB, MIB
 
 BY_KEY = {way.key: way for way in WAYS}
@@ -125,8 +126,11 @@ def test_a_line_that_goes_beyond_the_limit_is_told_as_it_is() -> None:
 def test_every_way_has_a_curve_with_its_end() -> None:
     found = comparison(result("list", boxed("died")), result("lowtide", boxed()))
     theirs, ours = curves(found)
-    assert theirs == ("tokenize", "Python list of ids", boxed().points, "died at 37 %", True, False)
-    assert ours == ("tokenize", "lowtide tokenize", boxed().points, "", False, True)
+    points = boxed().points
+    assert theirs == MemoryCurve(
+        panel="tokenize", name="Python list of ids", points=points, died=True, note="died at 37 %"
+    )
+    assert ours == MemoryCurve(panel="tokenize", name="lowtide tokenize", points=points, ours=True)
 
 
 def test_nothing_is_predicted_where_the_sample_was_everything() -> None:

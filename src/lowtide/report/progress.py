@@ -1,7 +1,8 @@
-"""Events while a run lasts: a bar on a terminal, a plain line now and then elsewhere. All of it on stderr."""
+"""The events of a run as they come: a bar on a terminal, a plain line now and then elsewhere; on stderr."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,26 +21,27 @@ from lowtide.events import (
     Stepped,
     ignore,
 )
-from lowtide.report.training_lines import step_line, training_lines
 from lowtide.units import format_bytes, format_count, format_seconds, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-Told = TypeVar("Told")
+Heard = TypeVar("Heard")
 _LINE_SECONDS = 10.0
 _LINE_COLUMNS = 80
 _NARROWEST_BAR, _WIDEST_BAR = 12, 24
+_SAMPLE_LINES = 6
+_SAMPLE_COLUMNS = 100
 
 
 @contextmanager
 def show_progress(*, quiet: bool, stream: TextIO | None = None) -> Iterator[Listener]:
-    """A listener that suits the stream: nothing, lines, or a bar that is gone when the block ends."""
+    """A listener that suits the stream: silence, lines, or a bar that disappears when the block ends."""
     stream = stream or sys.stderr
     if quiet or stream is None:  # closed before the start
         yield ignore
         return
-    console = _terminal(stream)
+    console = terminal_of(stream)
     if console is None:
         yield as_long_as_it_is_heard(_PlainLines(stream), stream)
         return
@@ -48,7 +50,7 @@ def show_progress(*, quiet: bool, stream: TextIO | None = None) -> Iterator[List
 
 
 def tell_a_person(event: Event) -> None:
-    """Notes of a command without progress: warnings always, others only on a terminal."""
+    """Print the notes of a command without a progress bar: warnings always, others only on a terminal."""
     if not isinstance(event, Note) or sys.stderr is None:
         return
     if event.level == "warning" or sys.stderr.isatty():
@@ -56,12 +58,12 @@ def tell_a_person(event: Event) -> None:
 
 
 def as_long_as_it_is_heard(
-    listen: Callable[[Told], None], stream: TextIO
-) -> Callable[[Told], None]:
-    """Whoever read along may go away (`| head`, a lost session): days of work do not end for that."""
+    listen: Callable[[Heard], None], stream: TextIO
+) -> Callable[[Heard], None]:
+    """A listener that falls silent once its reader is gone (`| head`, a lost session): days of work go on."""
     gone = False
 
-    def say(event: Told) -> None:
+    def say(event: Heard) -> None:
         nonlocal gone
         if gone:
             return
@@ -77,8 +79,8 @@ def as_long_as_it_is_heard(
     return say
 
 
-def _terminal(stream: TextIO) -> Console | None:
-    """The terminal behind the stream, if there is one and it can move its cursor."""
+def terminal_of(stream: TextIO) -> Console | None:
+    """The terminal behind a stream; None if there is none, or if it cannot move its cursor."""
     if not stream.isatty():
         return None
     from rich.console import Console
@@ -88,7 +90,7 @@ def _terminal(stream: TextIO) -> Console | None:
 
 
 class _PlainLines:
-    """For log files and pipes: notes at once, progress every ten seconds."""
+    """Lines for log files and pipes: notes at once, progress every ten seconds."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = monotonic) -> None:
         self._stream = stream
@@ -115,7 +117,7 @@ class _PlainLines:
                 self._say(line)
 
     def _step(self, event: Stepped) -> None:
-        """The first step and the last are told whenever they come: did it start, did it end."""
+        """Print the first and the last step at once, and others every ten seconds."""
         now = self._clock()
         waited = self._stepped_at is None or now - self._stepped_at >= _LINE_SECONDS
         if waited or event.step == event.steps:
@@ -186,7 +188,7 @@ def _bar(console: Console) -> Iterator[Listener]:
 
 
 def _whole_parts(line: str, columns: int) -> str:
-    """As many parts of a line as fit, the first in any case: `step 3 of 9, loss 3.412` without what follows."""
+    """As many parts of a line as fit, and at least the first: `step 3 of 9, loss 3.412`."""
     while len(line) > columns and ", " in line:
         line = line.rpartition(", ")[0]
     return line
@@ -200,8 +202,8 @@ def note_line(note: Note) -> str:
 def progress_line(event: Advanced, first: Advanced) -> str:
     """`412.0 of 953.7 MiB, 2.3s left, 251 MB/s, 98.1M tokens, memory 161.0 of 256.0 MiB`.
 
-    Rate and time left are measured from the `first` event on: neither the start nor what stood before this
-    run counts. On a narrow terminal parts are left out at its right, so what matters most comes first.
+    Rate and time left are measured from the `first` event on, without the start and the work of earlier
+    sessions. A narrow terminal shows only the beginning, so what matters most comes first.
     """
     seconds = event.elapsed_seconds - first.elapsed_seconds
     worked_bytes = event.done_bytes - first.done_bytes
@@ -220,16 +222,72 @@ def progress_line(event: Advanced, first: Advanced) -> str:
 
 
 def learning_line(event: Learnt) -> str:
-    """`12000 of 31743 merges, memory 96.0 of 256.0 MiB`. Late merges are faster than early ones: the time left
-    is not known."""
+    """`12000 of 31743 merges, memory 96.0 of 256.0 MiB`.
+
+    No time left is shown: late merges are faster than early ones.
+    """
     memory = _of(event.private_bytes, event.budget_bytes)
     return f"{event.merges} of {event.most_merges} merges, memory {memory}"
 
 
 def _of(part_bytes: int, whole_bytes: int) -> str:
-    """`41.0 of 93.4 MiB`, `128.0 MiB of 2.0 GiB`; the part alone where the whole is not known."""
+    """`41.0 of 93.4 MiB`, `128.0 MiB of 2.0 GiB`; the part alone if the whole is unknown."""
     part, whole = format_bytes(part_bytes), format_bytes(whole_bytes)
     if not whole_bytes:
         return part
     number, unit = part.split()
     return f"{number if whole.endswith(f' {unit}') else part} of {whole}"
+
+
+def step_line(event: Stepped, evaluated: Evaluated | None) -> str:
+    """`step 1200 of 19073, loss 3.412, val 3.398, 2h 10m left, 562.0k tokens/s, 629M seen, MFU 41 %, …`.
+
+    A narrow terminal shows only the beginning, so what matters most comes first.
+    """
+    skipped = " (skipped)" if event.skipped else ""
+    parts = [f"step {event.step} of {event.steps}", f"loss {event.loss:.3f}{skipped}"]
+    if evaluated is not None:
+        parts.append(f"val {evaluated.loss:.3f}")
+    if math.isfinite(event.seconds_left):
+        parts.append(f"{format_seconds(max(0.0, event.seconds_left))} left")
+    is_measured = math.isfinite(event.tokens_per_second)
+    rate = format_count(round(event.tokens_per_second)) if is_measured else "?"
+    parts += [f"{rate} tokens/s", f"{format_count(event.tokens)} seen"]
+    if event.mfu is not None:
+        parts.append(f"MFU {event.mfu * 100:.0f} %")
+    parts += [_share_of_epoch(event.epoch), f"lr {event.learning_rate:.1e}"]
+    if event.gpu_bytes is not None:
+        parts.append(f"VRAM {format_bytes(event.gpu_bytes)}")
+    parts.append(f"memory {format_bytes(event.private_bytes)}")
+    return ", ".join(parts)
+
+
+def training_lines(event: Evaluated | Sampled | Saved) -> list[str]:
+    """Lines that stay: an evaluation, a checkpoint, or the beginning of a sample.
+
+    A sample is indented, with what would move a cursor escaped.
+    """
+    if isinstance(event, Evaluated):
+        perplexity = f", perplexity {math.exp(event.loss):.1f}" if event.loss < 100 else ""
+        return [f"evaluation: step {event.step}, val loss {event.loss:.3f}{perplexity}"]
+    if isinstance(event, Saved):
+        path = printable(event.path)
+        return [f"checkpoint: step {event.step} in {path}, {format_seconds(event.seconds)}"]
+    shown: list[str] = []
+    for line in event.text.split("\n"):
+        visible = printable(line)
+        shown += [
+            visible[start : start + _SAMPLE_COLUMNS]
+            for start in range(0, max(1, len(visible)), _SAMPLE_COLUMNS)
+        ]
+    if len(shown) > _SAMPLE_LINES:
+        shown = [*shown[:_SAMPLE_LINES], "…"]
+    return [f"sample: step {event.step}", *(f"  {line}".rstrip() for line in shown)]
+
+
+def _share_of_epoch(epoch: float) -> str:
+    """`37.5% of the epoch`; from the second on, `37.5% of epoch 2`."""
+    if epoch <= 1:
+        return f"{epoch:.1%} of the epoch"
+    whole = math.ceil(epoch) - 1
+    return f"{epoch - whole:.1%} of epoch {whole + 1}"
