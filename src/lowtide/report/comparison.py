@@ -1,4 +1,4 @@
-"""What `compare` and `demo` print: lines while they run, then tables for people or, with `--json`, all figures."""
+"""What `compare` and `demo` print: lines while they run, then the result for people or as JSON."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from lowtide.units import printable
 Table: TypeAlias = tuple[str, Sequence[str], Sequence[Sequence[str]]]
 """A title, a header, and rows of words under it."""
 
+_CLEAR_LINE = "\r\x1b[2K"
 _LINE_SECONDS = 10.0
 _WIDE = 80
 _OUTCOME = 1
@@ -48,8 +49,8 @@ def show_comparison(
 def lay_out(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Aligned columns: the first two to the left, figures to the right.
 
-    If the table is too wide for 80 columns, an outcome of more than its first word moves below its row. If it is
-    still too wide, so does the last column.
+    If the table is too wide for 80 columns, an outcome of more than its first word moves below its row. If it
+    is still too wide, so does the last column.
     """
     lines = _aligned([header, *rows])
     if max(map(len, lines)) <= _WIDE:
@@ -108,12 +109,11 @@ def show_passing_lines(stream: TextIO | None = None) -> Iterator[Callable[[str, 
             return
         last, line = monotonic(), printable(line)
         with suppress(OSError, ValueError):  # nobody reads any more
-            out.write(
-                f"\r\x1b[2K{line[: shutil.get_terminal_size().columns - 1] if passing else line}"
-                if is_terminal
-                else line
-            )
-            out.write("" if passing and is_terminal else "\n")
+            if is_terminal and passing:
+                columns = shutil.get_terminal_size().columns
+                out.write(f"{_CLEAR_LINE}{line[: columns - 1]}")
+            else:
+                out.write(f"{_CLEAR_LINE if is_terminal else ''}{line}\n")
             out.flush()
 
     try:
@@ -121,7 +121,7 @@ def show_passing_lines(stream: TextIO | None = None) -> Iterator[Callable[[str, 
     finally:
         if is_terminal:
             with suppress(OSError, ValueError):
-                out.write("\r\x1b[2K")
+                out.write(_CLEAR_LINE)
                 out.flush()
 
 
