@@ -166,7 +166,7 @@ def test_a_stop_ends_it_cleanly_and_it_goes_on(library: Path, tmp_path: Path) ->
     assert not running_in(folder)
     done = {one.stage.key: one for one in run(folder, settings).stages}
     assert done["train"].record.went_on
-    assert "went on" in stage_lines(done["train"])[0]
+    assert "resumed" in stage_lines(done["train"])[0]
     assert done["plan"].before
     assert done["train"].record.facts is not None
     assert done["train"].record.facts["step"] == 20
