@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measured:
-    """A run that came to its end."""
+    """A run that finished."""
 
     text_bytes: int
     peak_bytes: int
@@ -32,12 +32,12 @@ class Growth:
         return self._slope(self.larger.seconds - self.smaller.seconds)
 
     def peak_at(self, text_bytes: int) -> int:
-        """What it would want at this size, if the line goes on as it began."""
+        """Predicted memory at this size, on a straight line through the two runs."""
         more = max(0, text_bytes - self.larger.text_bytes)
         return self.larger.peak_bytes + round(self.bytes_per_byte * more)
 
     def seconds_at(self, text_bytes: int) -> float:
-        """How long it would take at this size."""
+        """Predicted duration at this size."""
         more = max(0, text_bytes - self.larger.text_bytes)
         return self.larger.seconds + self.seconds_per_byte * more
 
@@ -46,7 +46,7 @@ class Growth:
 
 
 def fit_growth(runs: list[Measured]) -> Growth | None:
-    """The line through the largest run and the smallest; None where there are not two sizes."""
+    """The line through the largest run and the smallest; None if there are no two sizes."""
     ordered = sorted(runs, key=lambda run: run.text_bytes)
     if len(ordered) < 2 or ordered[0].text_bytes == ordered[-1].text_bytes:
         return None
