@@ -89,49 +89,66 @@ def terminal_of(stream: TextIO) -> Console | None:
     return console if console.is_terminal and not console.is_dumb_terminal else None
 
 
+class _EventLines:
+    """The lines of events. Remembers the first progress and the last evaluation, which later lines refer to."""
+
+    def __init__(self) -> None:
+        self._first: Advanced | None = None
+        self._evaluated: Evaluated | None = None
+
+    def lasting(self, event: Event) -> list[str]:
+        """Lines that stay: notes, evaluations, samples and checkpoints."""
+        if isinstance(event, Note):
+            return [note_line(event)]
+        if isinstance(event, Evaluated):
+            self._evaluated = event
+        return training_lines(event) if isinstance(event, Evaluated | Sampled | Saved) else []
+
+    def passing(self, event: Event) -> tuple[str, int, int | None] | None:
+        """A line that the next one replaces, how much is done, and of how much in all."""
+        if isinstance(event, Advanced):
+            self._first = self._first or event
+            line = progress_line(event, self._first)
+            return line, event.done_bytes, event.total_bytes or None
+        if isinstance(event, Learnt):
+            return learning_line(event), event.merges, event.most_merges
+        if isinstance(event, Stepped):
+            return step_line(event, self._evaluated), event.step, event.steps
+        return None
+
+
 class _PlainLines:
     """Lines for log files and pipes: notes at once, progress every ten seconds."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = monotonic) -> None:
         self._stream = stream
         self._clock = clock
+        self._lines = _EventLines()
         self._last_seconds = 0.0
-        self._first: Advanced | None = None
         self._stepped_at: float | None = None
-        self._evaluated: Evaluated | None = None
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Note):
-            self._say(note_line(event))
-        elif isinstance(event, Advanced):
-            self._first = self._first or event
-            if self._is_due(event.elapsed_seconds):
-                self._say(progress_line(event, self._first))
-        elif isinstance(event, Learnt) and self._is_due(event.elapsed_seconds):
-            self._say(learning_line(event))
-        elif isinstance(event, Stepped):
-            self._step(event)
-        elif isinstance(event, Evaluated | Sampled | Saved):
-            self._evaluated = event if isinstance(event, Evaluated) else self._evaluated
-            for line in training_lines(event):
-                self._say(line)
+        lines = self._lines.lasting(event)
+        passing = self._lines.passing(event)
+        if passing is not None and self._is_due(event):
+            lines.append(passing[0])
+        for line in lines:
+            self._stream.write(line + "\n")
+            self._stream.flush()
 
-    def _step(self, event: Stepped) -> None:
-        """Print the first and the last step at once, and others every ten seconds."""
-        now = self._clock()
-        waited = self._stepped_at is None or now - self._stepped_at >= _LINE_SECONDS
-        if waited or event.step == event.steps:
-            self._stepped_at = now
-            self._say(step_line(event, self._evaluated))
-
-    def _is_due(self, seconds: float) -> bool:
-        due = seconds - self._last_seconds >= _LINE_SECONDS
-        self._last_seconds = seconds if due else self._last_seconds
+    def _is_due(self, event: Event) -> bool:
+        """Every ten seconds. The first and the last step come at once: they show that it started and ended."""
+        if isinstance(event, Stepped):
+            now = self._clock()
+            waited = self._stepped_at is None or now - self._stepped_at >= _LINE_SECONDS
+            due = waited or event.step == event.steps
+            self._stepped_at = now if due else self._stepped_at
+            return due
+        if not isinstance(event, Advanced | Learnt):
+            return False
+        due = event.elapsed_seconds - self._last_seconds >= _LINE_SECONDS
+        self._last_seconds = event.elapsed_seconds if due else self._last_seconds
         return due
-
-    def _say(self, line: str) -> None:
-        self._stream.write(line + "\n")
-        self._stream.flush()
 
 
 @contextmanager
@@ -142,47 +159,20 @@ def _bar(console: Console) -> Iterator[Listener]:
     width = min(max(console.width - _LINE_COLUMNS, _NARROWEST_BAR), _WIDEST_BAR)
     text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
     columns = (BarColumn(bar_width=width), text)
+    lines = _EventLines()
     with Progress(*columns, console=console, transient=True, refresh_per_second=5) as progress:
         task = progress.add_task("starting", total=None)
-        first: Advanced | None = None
-        evaluated: Evaluated | None = None
-
-        def say(line: str) -> None:
-            progress.console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
-
-        def fitting(line: str) -> str:
-            return _whole_parts(line, console.width - width - 1)
 
         def listen(event: Event) -> None:
-            nonlocal first, evaluated
-            if isinstance(event, Note):
-                say(note_line(event))
-            elif isinstance(event, Advanced):
-                first = first or event
-                progress.update(
-                    task,
-                    total=event.total_bytes or None,
-                    completed=event.done_bytes,
-                    description=fitting(progress_line(event, first)),
+            for line in lines.lasting(event):
+                progress.console.print(
+                    line, markup=False, emoji=False, highlight=False, soft_wrap=True
                 )
-            elif isinstance(event, Learnt):
-                progress.update(
-                    task,
-                    total=event.most_merges,
-                    completed=event.merges,
-                    description=fitting(learning_line(event)),
-                )
-            elif isinstance(event, Stepped):
-                progress.update(
-                    task,
-                    total=event.steps,
-                    completed=event.step,
-                    description=fitting(step_line(event, evaluated)),
-                )
-            elif isinstance(event, Evaluated | Sampled | Saved):
-                evaluated = event if isinstance(event, Evaluated) else evaluated
-                for line in training_lines(event):
-                    say(line)
+            passing = lines.passing(event)
+            if passing is not None:
+                line, done, total = passing
+                fitting = _whole_parts(line, console.width - width - 1)
+                progress.update(task, total=total, completed=done, description=fitting)
 
         yield listen
 

@@ -36,7 +36,7 @@ TITLES: dict[Key, str] = {
     "compare": "compare",
     "report": "report",
 }
-
+"""What each stage does, in order."""
 DEFAULT_FOLDER = "lowtide-demo"
 VOCABULARY = 1024
 TRAINING_BYTES = 640 * MIB
@@ -110,10 +110,9 @@ def list_stages(settings: DemoSettings) -> list[Stage]:
 
 
 def _text_stages(settings: DemoSettings) -> list[Stage]:
-    budget_bytes = settings.memory_bytes
-    memory = ("--memory", round_up_to_mib(budget_bytes))
-    learn = ("train-tokenizer", "corpus.parquet", "--vocab-size", str(VOCABULARY))
-    encode = ("tokenize", "corpus.parquet", "--tokenizer", "tokenizer", "--val", "0.01")
+    memory = f"--memory {round_up_to_mib(settings.memory_bytes)}"
+    learn = f"train-tokenizer corpus.parquet --vocab-size {VOCABULARY} --out tokenizer {memory}"
+    encode = f"tokenize corpus.parquet --tokenizer tokenizer --val 0.01 --out tokens {memory}"
     return [
         Stage(
             key="corpus",
@@ -122,18 +121,18 @@ def _text_stages(settings: DemoSettings) -> list[Stage]:
         ),
         Stage(
             key="tokenizer",
-            arguments=(*learn, "--out", "tokenizer", *memory),
+            arguments=tuple(learn.split()),
             reads=("corpus",),
             makes=("tokenizer",),
-            budget_bytes=budget_bytes,
+            budget_bytes=settings.memory_bytes,
             resumes=True,
         ),
         Stage(
             key="tokenize",
-            arguments=(*encode, "--out", "tokens", *memory),
+            arguments=tuple(encode.split()),
             reads=("corpus", "tokenizer"),
             makes=("tokens",),
-            budget_bytes=budget_bytes,
+            budget_bytes=settings.memory_bytes,
             resumes=True,
         ),
         Stage(key="verify", arguments=("verify", "tokens"), reads=("tokenize",)),
@@ -141,20 +140,21 @@ def _text_stages(settings: DemoSettings) -> list[Stage]:
 
 
 def _model_stages(settings: DemoSettings) -> list[Stage]:
-    wishes = ("--model", "gpt2-pico", "--context", str(_CONTEXT))
-    tokens = str(settings.steps * _BATCH_TOKENS)
-    size = ("--batch-tokens", str(_BATCH_TOKENS), "--tokens", tokens)
-    place = ("--plan", "plan.toml", "--device", "cpu", "--out", "model")
+    tokens = settings.steps * _BATCH_TOKENS
+    size = f"--context {_CONTEXT} --batch-tokens {_BATCH_TOKENS} --tokens {tokens}"
+    plan = f"plan tokens --model gpt2-pico {size} --write plan.toml"
+    memory = f"--memory {round_up_to_mib(TRAINING_BYTES)}"
+    train = f"train tokens --plan plan.toml --device cpu --out model {memory}"
     return [
         Stage(
             key="plan",
-            arguments=("plan", "tokens", *wishes, *size, "--write", "plan.toml"),
+            arguments=tuple(plan.split()),
             reads=("tokenize",),
             makes=("plan.toml",),
         ),
         Stage(
             key="train",
-            arguments=("train", "tokens", *place, "--memory", round_up_to_mib(TRAINING_BYTES)),
+            arguments=tuple(train.split()),
             reads=("tokenize", "plan"),
             makes=("model",),
             budget_bytes=TRAINING_BYTES,
@@ -178,13 +178,13 @@ def _model_stages(settings: DemoSettings) -> list[Stage]:
 
 
 def _closing_stages(settings: DemoSettings) -> list[Stage]:
-    ways = ("--ways", "list,lowtide", "--sample", "100MB")
-    limit = ("--limit", round_up_to_mib(settings.memory_bytes))
+    limit = f"--limit {round_up_to_mib(settings.memory_bytes)}"
+    ways = f"compare corpus.parquet --ways list,lowtide --sample 100MB {limit} --out compare.html"
     run = "model" if settings.with_torch else "tokens"
     return [
         Stage(
             key="compare",
-            arguments=("compare", "corpus.parquet", *ways, *limit, "--out", "compare.html"),
+            arguments=tuple(ways.split()),
             reads=("corpus",),
             makes=("compare.html",),
         ),
