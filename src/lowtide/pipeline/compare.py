@@ -315,8 +315,8 @@ def _warn_of_long_path(place: Path, ways: Sequence[Way], tell: Tell) -> None:
     """Warn of a long path: processes of datasets use sockets in our folder, and a socket's path is short."""
     meet = any("datasets" in way.needs and not way.missing for way in ways)
     if meet and len(os.fsencode(place)) > _LONGEST_PLACE:
-        told = f"{place} is too long a path for the sockets of datasets, whose ways may fail"
-        tell(f"warning: {told}; pass a `--work` of at most {_LONGEST_PLACE} letters", False)
+        text = f"{place} is too long a path for the sockets of datasets, whose ways may fail"
+        tell(f"warning: {text}; pass a `--work` of at most {_LONGEST_PLACE} letters", False)
 
 
 def _check_free_space(place: Path, sample_bytes: int) -> None:

@@ -60,14 +60,14 @@ def lay_out(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     too_wide = max(map(len, lines)) > _WIDE
     if too_wide:
         lines = _aligned([row[:-1] for row in (header, *short)])
-    told = [lines[0]]
+    found = [lines[0]]
     for row, line in zip(rows, lines[1:], strict=True):
-        told.append(line)
+        found.append(line)
         if row[_OUTCOME] != _ending(row):
-            told += _below(row[_OUTCOME])
+            found += _below(row[_OUTCOME])
         if too_wide:
-            told += _below(f"{header[-1]}: {row[-1]}")
-    return told
+            found += _below(f"{header[-1]}: {row[-1]}")
+    return found
 
 
 def _ending(row: Sequence[str]) -> str:

@@ -77,7 +77,7 @@ class Boxed:
     points: tuple[tuple[float, int], ...]
     """Seconds and private bytes."""
     complaint: str
-    """The last line it wrote to stderr, where it failed."""
+    """The last line it wrote to stderr, if it failed."""
 
     @property
     def in_words(self) -> str:
@@ -156,15 +156,15 @@ def run_boxed(
     look: Look = lambda _moment: None,
 ) -> Boxed:
     """Run a way until it ends or must be ended; none of its processes is alive afterwards."""
-    with (job.work / "stderr").open("wb") as complaints, (job.work / "stdout").open("wb") as said:
+    with (job.work / "stderr").open("wb") as messages, (job.work / "stdout").open("wb") as output:
         samples = _Samples(started=time.monotonic())
         process = subprocess.Popen(
             _command_in_box(job, box),
             cwd=job.work,
             env=job.environment,
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=complaints,
+            stdout=output,
+            stderr=messages,
             start_new_session=True,
         )
         try:
@@ -260,8 +260,9 @@ def _last_line(path: Path) -> str:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _LAST_OF_STDERR))
         lines = file.read().decode(errors="replace").strip().splitlines()
-    told = [line for line in lines if line.startswith("error: ")]
-    return told[-1].removeprefix("error: ") if told else (lines[-1] if lines else "")
+    errors = [line for line in lines if line.startswith("error: ")]
+    last = errors[-1:] or lines[-1:]
+    return last[0].removeprefix("error: ") if last else ""
 
 
 def _up_to_death(points: list[tuple[float, int]]) -> list[tuple[float, int]]:

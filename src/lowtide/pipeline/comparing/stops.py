@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from lowtide.events import StopReason
     from lowtide.pipeline.watch_run import ShouldStop
 
-_REMEDY = "run the same command again: it begins anew, for nothing of it was kept"
+_REMEDY = "run the same command again: it starts from the beginning, since nothing was kept"
 
 
 @contextmanager

@@ -68,8 +68,8 @@ def run_stage(
     log, answer = work / f"{stage.key}.log", work / f"{stage.key}.json"
     with (
         storage_errors(log),
-        log.open("wb") as talk,
-        answer.open("wb") as said,
+        log.open("wb") as messages,
+        answer.open("wb") as output,
         _alive(work) as mark,
     ):
         child = subprocess.Popen(
@@ -77,8 +77,8 @@ def run_stage(
             cwd=folder,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=talk,
+            stdout=output,
+            stderr=messages,
             pass_fds=[mark] if os.name == "posix" else [],
         )
         interval = _SLOW_SECONDS if stage.needs_torch else _SAMPLE_SECONDS

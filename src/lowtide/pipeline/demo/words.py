@@ -36,9 +36,9 @@ def stage_lines(done: StageDone) -> list[str]:
     ]
 
 
-def progress_line(stage: Stage, seconds: float, said: str) -> str:
+def progress_line(stage: Stage, seconds: float, last_line: str) -> str:
     """A running stage, with the last line that its command printed."""
-    words = f": {said}" if said else ""
+    words = f": {last_line}" if last_line else ""
     return f"{_number(stage):>5}  {stage.title}, {format_seconds(seconds)}{words}"
 
 

@@ -24,7 +24,7 @@ _HERE = Path(__file__).parent
 _MOST_SETTINGS = 100
 _MOST_REMEDIES = 3
 _MEASURED = (
-    "Every figure was measured while the run went on, unless it says predicted. Times are time of work, "
+    "Every figure was measured during the run, unless it says predicted. Times are time of work, "
     "without pauses; clocks are UTC."
 )
 _KEYBOARD = (
@@ -69,16 +69,16 @@ def _source(name: str) -> str:
 def _header(facts: RunFacts, name: str, outcome: Outcome) -> str:
     version = f" · lowtide {escape(facts.version, 60)}" if facts.version else ""
     kind = _KINDS.get(facts.kind) or "A run"
-    said = ""
+    details = ""
     if outcome.problem:
-        said += f'<p class="said"><b>problem</b> {isolated(outcome.problem, 2000)}</p>'
+        details += f'<p class="said"><b>problem</b> {isolated(outcome.problem, 2000)}</p>'
     for remedy in outcome.remedies[:_MOST_REMEDIES]:
-        said += f'<p class="said"><b>remedy</b> <bdi>{coded(remedy, 2000)}</bdi></p>'
+        details += f'<p class="said"><b>remedy</b> <bdi>{coded(remedy, 2000)}</bdi></p>'
     when = ""
     if facts.dated:
         when = f'<p class="when">{clock_text(facts.started_at)} to {clock_text(facts.last_at)}</p>'
     if facts.unread_lines:
-        said += f'<p class="said"><b>log</b> {facts.unread_words}</p>'
+        details += f'<p class="said"><b>log</b> {facts.unread_words}</p>'
     command = ""
     if facts.command:
         how = f", measured by {escape(facts.how, 60)}" if facts.how else ""
@@ -89,7 +89,7 @@ def _header(facts: RunFacts, name: str, outcome: Outcome) -> str:
         f'<header><p class="kind">{kind}{version}</p><h1>{isolated(name, 300)}</h1>{command}'
         f'<p class="verdict {outcome.state}"><strong>{escape(outcome.word)}</strong> '
         f"{coded(outcome.sentence, 1500)}</p>"
-        f'{said}{when}<dl class="figures">{"".join(map(_key_figure, key_figures(facts)))}</dl></header>'
+        f'{details}{when}<dl class="figures">{"".join(map(_key_figure, key_figures(facts)))}</dl></header>'
     )
 
 
@@ -161,7 +161,7 @@ def _processes(facts: RunFacts) -> Iterator[str]:
 def _events(facts: RunFacts) -> str:
     happened = sorted([*facts.events, *facts.checkpoints], key=lambda one: one.seconds)
     more = _more(facts.events.left_out, "event") + _more(facts.checkpoints.left_out, "checkpoint")
-    head = "<tr><th>time of work</th><th>clock</th><th>event</th><th>what was said</th></tr>"
+    head = "<tr><th>time of work</th><th>clock</th><th>event</th><th>details</th></tr>"
     return (
         f'<section id="events"><h2>Events</h2><div class="wide"><table><thead>{head}</thead>'
         f"<tbody>{''.join(map(_event, happened))}</tbody></table></div>{more}</section>\n"
