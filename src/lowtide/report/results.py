@@ -20,7 +20,7 @@ from lowtide.units import format_bytes, format_count, format_seconds, printable
 if TYPE_CHECKING:
     from lowtide.dataset.check import LoaderCheck
     from lowtide.shards.describe import DatasetFacts, Sample, SplitFacts
-    from lowtide.shards.manifest import DatasetManifest, ExamplesRecord, SplitRecord
+    from lowtide.shards.manifest import DatasetManifest, ExamplesRecord
     from lowtide.shards.verify import Verification
 
 SCHEMA_VERSION = 1
@@ -250,6 +250,15 @@ def show_proof(
 
 
 def _counts(manifest: DatasetManifest) -> dict[str, object]:
+    splits = {}
+    for name, split in manifest.splits.items():
+        splits[name] = {
+            "tokens": split.tokens,
+            "documents": split.documents,
+            "files": len(split.shards),
+        }
+        if split.learnt:
+            splits[name]["learnt_tokens"] = split.learnt.tokens
     found: dict[str, object] = {
         "tokens": manifest.tokens,
         "documents": manifest.documents,
@@ -258,14 +267,9 @@ def _counts(manifest: DatasetManifest) -> dict[str, object]:
         "empty_documents": manifest.empty_documents,
         "skipped": manifest.skipped,
         "unknown_tokens": manifest.unknown_tokens,
-        "splits": {name: _split_counts(split) for name, split in manifest.splits.items()},
+        "splits": splits,
     }
     return found | ({"examples": manifest.examples} if manifest.examples else {})
-
-
-def _split_counts(split: SplitRecord) -> dict[str, int]:
-    found = {"tokens": split.tokens, "documents": split.documents, "files": len(split.shards)}
-    return found | ({"learnt_tokens": split.learnt.tokens} if split.learnt else {})
 
 
 def _manifest_rows(manifest: DatasetManifest) -> Rows:

@@ -184,12 +184,14 @@ def demo_record(demo: Demo) -> dict[str, object]:
         "folder": str(demo.folder),
         "memory_bytes": demo.settings.memory_bytes,
         "seconds": round(demo.seconds, 3),
-        "stages": [_stage_record(one) for one in demo.stages],
+        "stages": [
+            {
+                "stage": one.stage.key,
+                "budget_bytes": one.stage.budget_bytes,
+                "done_before": one.before,
+                **as_plain(one.record),
+            }
+            for one in demo.stages
+        ],
         "left_out": _left_out(demo),
     }
-
-
-def _stage_record(done: StageDone) -> dict[str, object]:
-    stage = done.stage
-    known = {"stage": stage.key, "budget_bytes": stage.budget_bytes, "done_before": done.before}
-    return {**known, **as_plain(done.record)}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lowtide.report.markup import coded, embedded_json, isolated, source_hash
 from lowtide.report.page.charts import chart_points, choose_charts
-from lowtide.report.page.facts import Happening, RunFacts, Session
+from lowtide.report.page.facts import Happening, RunFacts
 from lowtide.report.page.figures import figure_html
 from lowtide.report.page.key_figures import KeyFigure, key_figures
 from lowtide.report.page.records import clock_text
@@ -231,10 +231,13 @@ def _footer(facts: RunFacts) -> str:
 
 def _axis_json(facts: RunFacts, axis: TimeAxis) -> str:
     """The values that page.js cannot read out of the charts."""
-    sessions = list(facts.sessions)
     starts = [
-        [axis.place(one.from_seconds, one.number), one.from_seconds, _clock_of(one)]
-        for one in sessions
+        [
+            axis.place(one.from_seconds, one.number),
+            one.from_seconds,
+            None if one.at is None else round(one.at, 3),
+        ]
+        for one in facts.sessions
     ]
     found = {
         "width": WIDTH,
@@ -244,7 +247,3 @@ def _axis_json(facts: RunFacts, axis: TimeAxis) -> str:
         "sessions": starts,
     }
     return embedded_json(json.dumps(found, allow_nan=False))
-
-
-def _clock_of(session: Session) -> float | None:
-    return None if session.at is None else round(session.at, 3)

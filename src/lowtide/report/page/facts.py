@@ -55,7 +55,6 @@ class SampleText:
     """A text that the model generated."""
 
     step: int | None
-    seconds: float
     text: str
 
 
@@ -129,7 +128,6 @@ class Peaks:
     """The highest values of any record."""
 
     private_bytes: int | None = None
-    private_seconds: float = 0.0
     gpu_bytes: int | None = None
     swapped_bytes: int = 0
     top: tuple[Process, ...] = ()
@@ -142,7 +140,6 @@ class RunFacts:
 
     kind: str = ""
     version: str = ""
-    pid: int | None = None
     command: tuple[str, ...] = ()
     how: str = ""
     limit_bytes: int | None = None

@@ -45,7 +45,9 @@ def figure_html(chart: Chart, facts: RunFacts, points: Points, x: TimeAxis) -> s
     """The chart with its title, keys, axes and a table of some of its values."""
     lines = [line for line in chart.lines if line.series in points]
     y = make_value_axis(_values(chart, lines, points), chart.unit, from_zero=chart.from_zero)
-    field = [*_backdrop(chart, facts, x, y)]
+    grid = "".join(f"M0 {top}H{WIDTH}" for top, _ in y.ticks())
+    field = _band_areas(facts, x) if chart.stages else []
+    field += [f'<path class="grid" d="{grid}"/>', *_gap_areas(x)]
     for line in reversed(lines):
         field += _line_paths(line, points[line.series], x, y)
     field += [_level(level, facts, x, y) for level in chart.levels]
@@ -73,15 +75,6 @@ def _values(chart: Chart, lines: Sequence[Line], points: Points) -> list[float]:
             ends = (point.low, point.high) if line.band else (_pick_value(point, line.pick),)
             values.extend(ends)
     return values
-
-
-def _backdrop(chart: Chart, facts: RunFacts, x: TimeAxis, y: ValueAxis) -> list[str]:
-    grid = "".join(f"M0 {top}H{WIDTH}" for top, _ in y.ticks())
-    found = [f'<path class="grid" d="{grid}"/>']
-    if chart.stages:
-        found = [*_band_areas(facts, x), *found]
-    found += _gap_areas(x)
-    return found
 
 
 def _gap_areas(x: TimeAxis) -> list[str]:

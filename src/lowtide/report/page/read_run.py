@@ -151,7 +151,6 @@ class _Reader:
         facts, settings = self.facts, mapping(record, "settings")
         facts.kind = text(record, "kind") or facts.kind
         facts.version = text(record, "version")
-        facts.pid = whole(record, "pid")
         facts.how = text(record, "how")
         facts.limit_bytes = whole(record, "limit_bytes")
         facts.floor_bytes = whole(record, "floor_bytes")
@@ -221,17 +220,14 @@ class _Reader:
             Happening(seconds=facts.seconds, at=moment, label=label, text=words, grave=grave)
         )
 
-    def _see_memory(self, record: Record) -> bool:
-        """Whether this was a new peak of private memory."""
-        facts, private = self.facts, whole(record, "private_bytes")
+    def _see_memory(self, record: Record) -> None:
+        peaks, private = self.facts.peaks, whole(record, "private_bytes")
         self._draw("private", private)
         budget = whole(record, "budget_bytes")
         if budget and self._session is not None:
             self._session.budget_bytes = budget
-        if private is None or private <= (facts.peaks.private_bytes or -1):
-            return False
-        facts.peaks.private_bytes, facts.peaks.private_seconds = private, facts.seconds
-        return True
+        if private is not None:
+            peaks.private_bytes = max(private, peaks.private_bytes or 0)
 
     def _take_advanced(self, record: Record) -> None:
         counts = self.facts.counts
@@ -317,10 +313,7 @@ class _Reader:
             counts.best_evaluation = (loss, whole(record, "step"))
 
     def _take_sample(self, record: Record) -> None:
-        sample = SampleText(
-            step=whole(record, "step"), seconds=self.facts.seconds, text=text(record, "text")
-        )
-        self.facts.samples.add(sample)
+        self.facts.samples.add(SampleText(step=whole(record, "step"), text=text(record, "text")))
 
     def _take_checkpoint(self, record: Record) -> None:
         facts, words = self.facts, _checkpoint_words(record)
@@ -397,8 +390,11 @@ class _Reader:
         if self._session is not None:
             self._session.outcome = outcome
             self._session.elapsed_seconds = number(record, "elapsed_seconds")
-        if outcome == "done":
-            self._read_to_the_end()
+        counts = facts.counts
+        if outcome == "done" and counts.done_bytes is not None and counts.total_bytes:
+            # A finished run read all of its input, although its last record may be a second older.
+            counts.more_tokens = counts.done_bytes < counts.total_bytes
+            counts.done_bytes = counts.total_bytes
         peak = whole(record, "peak_private_bytes")
         if peak is not None and peak > (facts.peaks.private_bytes or 0):
             facts.peaks.private_bytes = peak
@@ -406,13 +402,6 @@ class _Reader:
         self._add_event(
             "end", f"{outcome}: {facts.end.problem}" if facts.end.problem else outcome, grave=grave
         )
-
-    def _read_to_the_end(self) -> None:
-        """Count all of the input: a finished run read it, although its last record may be a second older."""
-        counts = self.facts.counts
-        if counts.done_bytes is not None and counts.total_bytes:
-            counts.more_tokens = counts.done_bytes < counts.total_bytes
-            counts.done_bytes = counts.total_bytes
 
 
 def _checkpoint_words(record: Record) -> str:

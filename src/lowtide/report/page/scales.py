@@ -10,12 +10,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from lowtide.report.page.facts import RunFacts, Session
+from lowtide.report.page.facts import RunFacts
 from lowtide.svg import Unit, time_step, time_words, value_step, value_words
 
 WIDTH = 20_000
 HEIGHT = 30_000
-"""Of a picture in its own units. Whole numbers are short, and fine enough for four digits."""
+"""Size of a chart in its own units. Whole numbers are short, and precise enough for four digits."""
 _GAP_WIDTH = 300
 _MOST_GAPS_WIDTH = 4_000
 _MOST_X_TICKS = 6
@@ -23,7 +23,7 @@ _MOST_X_TICKS = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gap:
-    """The pause in front of a session. Drawn narrow, however long it was."""
+    """The pause before a session, drawn narrow however long it was."""
 
     at_seconds: float
     session: int
@@ -70,7 +70,7 @@ class ValueAxis:
     unit: Unit
 
     def place(self, value: float) -> int:
-        """Counted from above, as pictures do."""
+        """Distance of a value from the top of the chart."""
         share = (value - self.bottom) / (self.top - self.bottom)
         return round(HEIGHT * (1 - min(max(share, -9.0), 9.0)))
 
@@ -86,27 +86,23 @@ def make_time_axis(facts: RunFacts) -> TimeAxis:
     """The axis that all charts of a run share."""
     sessions = list(facts.sessions)
     gaps = tuple(
-        _gap(before, after)
+        Gap(
+            at_seconds=after.from_seconds,
+            session=after.number,
+            killed=before.outcome is None and before.at is not None,
+        )
         for before, after in pairwise(sessions)
-        if before.to_seconds
-        > before.from_seconds  # a kill before the first checkpoint leaves nothing
+        # a kill before the first checkpoint leaves nothing
+        if before.to_seconds > before.from_seconds
     )
     return TimeAxis(seconds=max(facts.seconds, 1e-3), gaps=gaps)
 
 
 def make_value_axis(values: Sequence[float], unit: Unit, *, from_zero: bool) -> ValueAxis:
-    """An axis on which all the values lie, with some air."""
+    """An axis that shows all the values, with a margin."""
     low, high = min(values), max(values)
     if from_zero:
         low, high = min(low, 0.0), max(high, 0.0)
         return ValueAxis(bottom=low, top=high + (high - low) * 0.08 or 1.0, unit=unit)
     air = (high - low) * 0.06 or abs(high) * 0.1 or 1.0
     return ValueAxis(bottom=low - air, top=high + air, unit=unit)
-
-
-def _gap(before: Session, after: Session) -> Gap:
-    return Gap(
-        at_seconds=after.from_seconds,
-        session=after.number,
-        killed=before.outcome is None and before.at is not None,
-    )
