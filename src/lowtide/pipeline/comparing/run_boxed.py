@@ -33,7 +33,7 @@ _COST_TIMES = 6
 """A large process tree is measured less often: measuring takes time that the way may need."""
 _DEATH_SECONDS = 1.0
 """A process that is being killed gives back its memory; samples of that are not drawn."""
-_WALL_TIMES = 2
+_DATA_TIMES = 2
 """The limit on data is larger than the sampled one: it also counts memory that is reserved and never used."""
 _LAST_OF_STDERR = 4000
 _MOST_POINTS = 480
@@ -133,18 +133,52 @@ class ProgressFile:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Samples:
-    """What was measured so far."""
+class _BoxedRun:
+    """A way that runs, and what was measured so far."""
 
+    job: BoxedJob
+    box: Box | None
+    progress: ProgressFile
     started: float
     points: list[tuple[float, int]] = field(default_factory=list)
     peak_bytes: int = 0
     over_limit: bool = False
     too_slow: bool = False
 
-    @property
-    def may_continue(self) -> bool:
-        return not (self.over_limit or self.too_slow)
+    def measure(self, pid: int) -> Moment:
+        """Measure once. One killed process makes a way dead, even if its others wait for that one for ever."""
+        seconds, used = time.monotonic() - self.started, measure_tree(pid).private_bytes
+        self.progress.read_on()
+        if used:
+            self.points.append((seconds, used))
+            self.peak_bytes = max(self.peak_bytes, used)
+        self.too_slow = seconds > self.job.timeout_seconds
+        self.over_limit = self.box.oom_kills() > 0 if self.box else used > self.job.limit_bytes
+        share, stage = self.progress.share, self.progress.stage
+        return Moment(seconds=seconds, private_bytes=used, share=share, stage=stage)
+
+    def result(self, code: int, seconds: float) -> Boxed:
+        """How it ended: by its exit code, and by what was measured before."""
+        complaint = _last_line(self.job.work / "stderr")
+        was_killed = self.over_limit or (self.box is not None and self.box.oom_kills() > 0)
+        ending: Ending = "finished" if code == 0 else "failed"
+        if was_killed or complaint.startswith("MemoryError"):
+            ending = "died"
+        elif self.too_slow:
+            ending = "too slow"
+        elif code == DoesNotFitError.exit_code:
+            ending = "refused"
+        return Boxed(
+            ending=ending,
+            seconds=seconds,
+            peak_private_bytes=self.peak_bytes,
+            peak_charged_bytes=self.box.peak_charged_bytes() if self.box else None,
+            share=1.0 if ending == "finished" else self.progress.share,
+            stage=self.progress.stage,
+            tokens=self.progress.tokens,
+            points=thin_out(_up_to_death(self.points) if ending == "died" else self.points),
+            complaint=complaint if ending in ("failed", "refused") else "",
+        )
 
 
 def run_boxed(
@@ -157,7 +191,7 @@ def run_boxed(
 ) -> Boxed:
     """Run a way until it ends or must be ended; none of its processes is alive afterwards."""
     with (job.work / "stderr").open("wb") as messages, (job.work / "stdout").open("wb") as output:
-        samples = _Samples(started=time.monotonic())
+        run = _BoxedRun(job=job, box=box, progress=progress, started=time.monotonic())
         process = subprocess.Popen(
             _command_in_box(job, box),
             cwd=job.work,
@@ -168,44 +202,27 @@ def run_boxed(
             start_new_session=True,
         )
         try:
-            while process.poll() is None and samples.may_continue:
+            while process.poll() is None and not (run.over_limit or run.too_slow):
                 refuse_to_go_on(should_stop())
                 began = time.monotonic()
-                look(_measure(process.pid, job, box, progress, samples))
-                _wait(process, time.monotonic() - began)
+                look(run.measure(process.pid))
+                pause = max(_INTERVAL_SECONDS, _COST_TIMES * (time.monotonic() - began))
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=min(pause, _LONGEST_INTERVAL_SECONDS))
         finally:
             _kill(process, box)
-        seconds = time.monotonic() - samples.started
+        seconds = time.monotonic() - run.started
     progress.read_on()
-    return _result(process.returncode, samples, seconds, box, progress, job.work)
-
-
-def _measure(
-    pid: int, job: BoxedJob, box: Box | None, progress: ProgressFile, samples: _Samples
-) -> Moment:
-    """Measure a running way. One killed process makes it dead, even if the others wait for ever."""
-    seconds, used = time.monotonic() - samples.started, measure_tree(pid).private_bytes
-    progress.read_on()
-    if used:
-        samples.points.append((seconds, used))
-        samples.peak_bytes = max(samples.peak_bytes, used)
-    samples.too_slow = seconds > job.timeout_seconds
-    samples.over_limit = box.oom_kills() > 0 if box else used > job.limit_bytes
-    return Moment(seconds=seconds, private_bytes=used, share=progress.share, stage=progress.stage)
+    return run.result(process.returncode, seconds)
 
 
 def _command_in_box(job: BoxedJob, box: Box | None) -> list[str]:
     if sys.platform == "win32":
         return job.command  # there is no exec
-    wall = 0 if box else _WALL_TIMES * job.limit_bytes
-    started = python_command("-m", "lowtide.pipeline.ways.start", str(wall), *job.command)
+    data_limit_bytes = 0 if box else _DATA_TIMES * job.limit_bytes
+    module = "lowtide.pipeline.ways.start"
+    started = python_command("-m", module, str(data_limit_bytes), *job.command)
     return box.command_inside(started) if box else started
-
-
-def _wait(process: subprocess.Popen[bytes], looked_seconds: float) -> None:
-    pause = max(_INTERVAL_SECONDS, _COST_TIMES * looked_seconds)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=min(pause, _LONGEST_INTERVAL_SECONDS))
 
 
 def _kill(process: subprocess.Popen[bytes], box: Box | None) -> None:
@@ -220,39 +237,6 @@ def _kill(process: subprocess.Popen[bytes], box: Box | None) -> None:
         for pid in box.members() if box else []:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
-
-
-def _result(
-    code: int,
-    samples: _Samples,
-    seconds: float,
-    box: Box | None,
-    progress: ProgressFile,
-    work: Path,
-) -> Boxed:
-    complaint = _last_line(work / "stderr")
-    ending = _ending(code, samples, box, complaint)
-    return Boxed(
-        ending=ending,
-        seconds=seconds,
-        peak_private_bytes=samples.peak_bytes,
-        peak_charged_bytes=box.peak_charged_bytes() if box else None,
-        share=1.0 if ending == "finished" else progress.share,
-        stage=progress.stage,
-        tokens=progress.tokens,
-        points=thin_out(_up_to_death(samples.points) if ending == "died" else samples.points),
-        complaint=complaint if ending in ("failed", "refused") else "",
-    )
-
-
-def _ending(code: int, samples: _Samples, box: Box | None, complaint: str) -> Ending:
-    if samples.over_limit or (box and box.oom_kills()) or complaint.startswith("MemoryError"):
-        return "died"
-    if samples.too_slow:
-        return "too slow"
-    if code == DoesNotFitError.exit_code:
-        return "refused"
-    return "finished" if code == 0 else "failed"
 
 
 def _last_line(path: Path) -> str:
