@@ -12,13 +12,7 @@ from typing import TypeAlias
 
 from lowtide.report.page.charts import Chart, Level, Line, Pick
 from lowtide.report.page.facts import RunFacts
-from lowtide.report.page.scales import (
-    HEIGHT,
-    WIDTH,
-    TimeAxis,
-    ValueAxis,
-    make_value_axis,
-)
+from lowtide.report.page.scales import HEIGHT, WIDTH, TimeAxis, ValueAxis, make_value_axis
 from lowtide.report.page.series import Point
 from lowtide.svg import escape, value_words
 from lowtide.units import format_seconds
