@@ -260,8 +260,8 @@ def _temporary_folder(settings: CompareSettings, tell: Tell) -> Iterator[Path]:
             tempfile.mkdtemp(prefix=f"{process_folder_name(_PREFIX)}-", dir=place)
         ).absolute()
     if file_system(folder.resolve(), Path("/")) in IN_MEMORY:
-        text = f"{place} lies in memory: what a way writes counts in its box; `--work` takes a disk"
-        tell(f"warning: {text}", False)
+        text = f"{place} lies in memory, so what a way writes there counts as memory of its box"
+        tell(f"warning: {text}; pass a `--work` on a disk", False)
     try:
         yield folder
     finally:
@@ -298,7 +298,10 @@ def _check(settings: CompareSettings, machine: MemoryLimit) -> None:
             remedy="pass `--sample 20MB` or more",
         )
     if settings.timeout_seconds <= 0:
-        raise UsageError("no way is that fast", remedy="pass `--timeout 600`, or leave it out")
+        raise UsageError(
+            f"no way finishes within {settings.timeout_seconds:g} seconds",
+            remedy="pass `--timeout 600`, or leave it out",
+        )
     if settings.limit_bytes > machine.total_bytes:
         raise DoesNotFitError(
             f"a box of {format_bytes(settings.limit_bytes)} is more than the "
@@ -316,7 +319,7 @@ def _warn_of_long_path(place: Path, ways: Sequence[Way], tell: Tell) -> None:
     meet = any("datasets" in way.needs and not way.missing for way in ways)
     if meet and len(os.fsencode(place)) > _LONGEST_PLACE:
         text = f"{place} is too long a path for the sockets of datasets, whose ways may fail"
-        tell(f"warning: {text}; pass a `--work` of at most {_LONGEST_PLACE} letters", False)
+        tell(f"warning: {text}; pass a `--work` of at most {_LONGEST_PLACE} characters", False)
 
 
 def _check_free_space(place: Path, sample_bytes: int) -> None:

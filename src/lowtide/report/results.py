@@ -246,7 +246,7 @@ def show_proof(
     if other_ids:  # the files are as they were written: a copy would be no better
         say("hint: make the dataset again, with `--restart`", err=True)
     elif found.problems:
-        say("hint: put what is named here back from a copy, or make the dataset again", err=True)
+        say("hint: restore the files named above from a copy, or make the dataset again", err=True)
 
 
 def _counts(manifest: DatasetManifest) -> dict[str, object]:

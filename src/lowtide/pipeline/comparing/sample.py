@@ -93,7 +93,7 @@ def take_sample(
     if not sample.total_bytes:
         raise DataError(
             f"{inputs[0].path} holds no text to compare on",
-            remedy="name a file with text; of rows, `--column` says where it is",
+            remedy="name a file with text; for rows, pass the column with the text as `--column`",
         )
     return sample
 

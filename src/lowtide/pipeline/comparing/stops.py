@@ -34,4 +34,4 @@ def refuse_to_go_on(reason: StopReason | None) -> None:
     if reason == "interrupted":
         raise InterruptedRun("interrupted; all ways were ended and removed", remedy=_REMEDY)
     if reason is not None:
-        raise StoppedError("asked to end; all ways were ended and removed", remedy=_REMEDY)
+        raise StoppedError("asked to stop; all ways were ended and removed", remedy=_REMEDY)

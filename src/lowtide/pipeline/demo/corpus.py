@@ -43,7 +43,7 @@ def write_corpus(path: Path, library: Path) -> CorpusFacts:
         if not facts.files:
             raise UsageError(
                 f"{library} holds no sources of Python's standard library",
-                remedy="use a Python that has them, or begin with a text of yours: "
+                remedy="use a Python that has them, or begin with your own text: "
                 "`lowtide tokenize TEXT --out tokens`",
             )
         publish(partial, path)

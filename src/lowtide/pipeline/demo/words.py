@@ -147,7 +147,7 @@ def closing_rows(demo: Demo) -> list[tuple[str, str]]:
     else:
         names = ", ".join(TITLES[key] for key in _left_out(demo))
         rows.append(("left out", f"{names}: they need torch"))
-        rows.append(("go on", f"{_INSTALL}, then `{_call(folder)}` again"))
+        rows.append(("next", f"{_INSTALL}, then `{_call(folder)}` again"))
     rows.append(("your text", "lowtide tokenize YOUR_FILES --out tokens --memory 2GiB"))
     rows.append(("then", "lowtide plan tokens"))
     rows.append(("clean up", f"{_call(folder)} --clean"))
