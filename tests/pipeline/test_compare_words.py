@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.pipeline.compare import Comparison, SizedRun, WayResult
-from lowtide.pipeline.comparing.growth import Growth, Measured
+from lowtide.pipeline.compare import Comparison, WayResult
+from lowtide.pipeline.comparing.growth import Growth, SizedRun
 from lowtide.pipeline.comparing.run_boxed import Boxed, Ending
 from lowtide.pipeline.comparing.sample import TextSample
 from lowtide.pipeline.comparing.ways import WAYS
@@ -49,10 +49,15 @@ def boxed(ending: Ending = "finished", *, tokens: int | None = None, seconds: fl
     )
 
 
+def measured(text_bytes: int, *, peak_bytes: int, seconds: float) -> SizedRun:
+    found = replace(boxed(seconds=seconds), peak_private_bytes=peak_bytes)
+    return SizedRun(sixteenths=text_bytes // MIB, text_bytes=text_bytes, found=found)
+
+
 def result(key: str, whole: Boxed, *, peak: int = 100 * MIB) -> WayResult:
     growth = Growth(
-        smaller=Measured(text_bytes=4 * MIB, peak_bytes=50 * MIB, seconds=1),
-        larger=Measured(text_bytes=16 * MIB, peak_bytes=peak, seconds=4),
+        smaller=measured(4 * MIB, peak_bytes=50 * MIB, seconds=1),
+        larger=measured(16 * MIB, peak_bytes=peak, seconds=4),
     )
     return WayResult(
         way=BY_KEY[key],
@@ -102,8 +107,8 @@ def test_a_way_that_died_is_predicted_above_the_limit_and_slower_than_it_was(
     key: str, measured_twice: bool
 ) -> None:
     growth = Growth(
-        smaller=Measured(text_bytes=2 * MIB, peak_bytes=240 * MIB, seconds=1),
-        larger=Measured(text_bytes=4 * MIB, peak_bytes=248 * MIB, seconds=2),
+        smaller=measured(2 * MIB, peak_bytes=240 * MIB, seconds=1),
+        larger=measured(4 * MIB, peak_bytes=248 * MIB, seconds=2),
     )
     died = result(key, boxed("died", seconds=500.0))
     died = replace(died, growth=growth if measured_twice else None)

@@ -24,7 +24,7 @@ from lowtide.guard.box import open_box
 from lowtide.guard.doctor.check_disk import IN_MEMORY, file_system
 from lowtide.guard.process_folders import process_folder_name, remove_orphan_folders
 from lowtide.memory.limits import MemoryLimit
-from lowtide.pipeline.comparing.growth import Growth, Measured, fit_growth
+from lowtide.pipeline.comparing.growth import Growth, SizedRun, fit_growth
 from lowtide.pipeline.comparing.run_boxed import (
     Boxed,
     BoxedJob,
@@ -75,15 +75,6 @@ class CompareSettings:
     work: Path | None = None
     """Where the temporary folder is made; None for the system's own place."""
     keep: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SizedRun:
-    """One run of a way, and how much text it was given."""
-
-    sixteenths: int
-    text_bytes: int
-    found: Boxed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -189,19 +180,8 @@ class _WayRunner:
             runs += [self._run(way, size) for size in (_AFTER_DEATH if died else _AFTER_FINISH)]
             if died and runs[1].found.ending == "died":
                 runs += [self._run(way, size) for size in _AFTER_TWO_DEATHS]
-        finished = [
-            Measured(
-                text_bytes=run.text_bytes,
-                peak_bytes=run.found.peak_private_bytes,
-                seconds=run.found.seconds,
-            )
-            for run in runs
-            if run.found.ending == "finished" and run.text_bytes
-        ]
         budget = self._task(way, runs[0].sixteenths).budget_bytes if way.ours else None
-        return WayResult(
-            way=way, runs=tuple(runs), growth=fit_growth(finished), budget_bytes=budget
-        )
+        return WayResult(way=way, runs=tuple(runs), growth=fit_growth(runs), budget_bytes=budget)
 
     def _task(self, way: Way, sixteenths: int) -> Task:
         run = self.folder / f"{way.key}-{sixteenths:02d}"

@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lowtide.pipeline.compare import Comparison, SizedRun, WayResult
+from lowtide.pipeline.compare import Comparison, WayResult
+from lowtide.pipeline.comparing.growth import SizedRun
 from lowtide.pipeline.comparing.sample import PARTS
 from lowtide.pipeline.comparing.ways import EXTRA, Way
 from lowtide.svg import MemoryCurve
