@@ -211,7 +211,7 @@ def test_asked_to_end_while_it_starts_it_ends_as_cleanly(
         check=False,
     )
     assert done.returncode == code
-    assert "it begins anew" in done.stderr
+    assert "starts from the beginning" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -226,7 +226,7 @@ def test_a_second_interrupt_promises_nothing_either(corpus: Path, tmp_path: Path
         check=False,
     )
     assert done.returncode == 130
-    assert "it begins anew" in done.stderr
+    assert "starts from the beginning" in done.stderr
 
 
 def test_standard_input_is_refused(capsys: Capsys) -> None:

@@ -149,7 +149,7 @@ def test_a_flipped_learnt_bit_is_named_with_a_way_out(examples: Path) -> None:
     found = lowtide("verify", examples)
     assert found.code == 4
     assert f"{path.name}: its bits are not those that were written" in found.out
-    assert "hint: put what is named here back from a copy" in found.err
+    assert "hint: restore the files named above from a copy" in found.err
     path.write_bytes(whole)
     assert lowtide("verify", examples).code == 0
 

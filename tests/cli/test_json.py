@@ -12,10 +12,8 @@ import click
 import pytest
 
 from lowtide.cli.main import cli
-from lowtide.report.comparison import show_comparison
-from lowtide.report.demo_lines import show_cleaned, show_end
-from lowtide.report.samples import show_samples
-from lowtide.report.training_results import show_exported_model, show_trained
+from lowtide.report.comparison import show_cleaned, show_comparison, show_end
+from lowtide.report.training_results import show_exported_model, show_samples, show_trained
 from tests.commands import Outcome, call, lowtide, lowtide_process
 
 Captured = pytest.CaptureFixture[str]

@@ -20,7 +20,7 @@ from lowtide.model.shape import ModelShape
 from lowtide.pipeline import open_model as room
 from lowtide.pipeline.export_model import export_model
 from lowtide.pipeline.sample import sample, stream_samples
-from lowtide.report.samples import show_samples
+from lowtide.report.training_results import show_samples
 from lowtide.tokenizer.byte_pairs import BytePairs
 from lowtide.tokenizer.decode_stream import decode_stream
 from lowtide.training.run_folder import RUN_NAME

@@ -6,13 +6,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.pipeline.comparing.growth import Measured, fit_growth
+from lowtide.pipeline.comparing.growth import SizedRun, fit_growth
+from lowtide.pipeline.comparing.run_boxed import Boxed, Ending
 
 sizes = st.integers(min_value=1, max_value=10**12)
 
 
-def measured(text_bytes: int, peak_bytes: int, seconds: float = 1.0) -> Measured:
-    return Measured(text_bytes=text_bytes, peak_bytes=peak_bytes, seconds=seconds)
+def measured(
+    text_bytes: int, peak_bytes: int, seconds: float = 1.0, ending: Ending = "finished"
+) -> SizedRun:
+    found = Boxed(
+        ending=ending,
+        seconds=seconds,
+        peak_private_bytes=peak_bytes,
+        peak_charged_bytes=None,
+        share=None,
+        stage="",
+        tokens=None,
+        points=(),
+        complaint="",
+    )
+    return SizedRun(sixteenths=16, text_bytes=text_bytes, found=found)
 
 
 @given(start=sizes, slope=st.integers(min_value=0, max_value=100), size=sizes)
@@ -39,3 +53,7 @@ def test_one_size_gives_no_line() -> None:
     assert fit_growth([]) is None
     assert fit_growth([measured(10, 10)]) is None
     assert fit_growth([measured(10, 10), measured(10, 20)]) is None
+
+
+def test_what_did_not_finish_is_not_on_the_line() -> None:
+    assert fit_growth([measured(40, 90, ending="died"), measured(10, 20)]) is None

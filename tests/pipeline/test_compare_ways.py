@@ -14,7 +14,7 @@ import pytest
 
 from lowtide.errors import UsageError
 from lowtide.guard.box import open_box
-from lowtide.pipeline.compare import _child_environment, _tokens_told
+from lowtide.pipeline.compare import _child_environment, _read_tokens
 from lowtide.pipeline.comparing.run_boxed import Boxed, BoxedJob, ProgressFile, run_boxed
 from lowtide.pipeline.comparing.ways import WAYS, Task, Way, choose_ways, write_tokenizer
 from lowtide.tokenizer.reference import make_reference
@@ -68,7 +68,7 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> int:
     """How many tokens lowtide makes of the text."""
     folder = tmp_path_factory.mktemp("ours")
     run(BY_KEY["lowtide"], folder)
-    tokens = _tokens_told(folder / "stdout")
+    tokens = _read_tokens(folder / "stdout")
     assert tokens is not None
     return tokens
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.pipeline.compare import Comparison, SizedRun, WayResult
-from lowtide.pipeline.comparing.growth import Growth, Measured
+from lowtide.pipeline.compare import Comparison, WayResult
+from lowtide.pipeline.comparing.growth import Growth, SizedRun
 from lowtide.pipeline.comparing.run_boxed import Boxed, Ending
 from lowtide.pipeline.comparing.sample import TextSample
 from lowtide.pipeline.comparing.ways import WAYS
@@ -21,6 +21,7 @@ from lowtide.pipeline.comparing.words import (
     short_note,
     tables,
 )
+from lowtide.svg import MemoryCurve
 from lowtide.units import GIB, MIB
 
 BY_KEY = {way.key: way for way in WAYS}
@@ -48,10 +49,15 @@ def boxed(ending: Ending = "finished", *, tokens: int | None = None, seconds: fl
     )
 
 
+def measured(text_bytes: int, *, peak_bytes: int, seconds: float) -> SizedRun:
+    found = replace(boxed(seconds=seconds), peak_private_bytes=peak_bytes)
+    return SizedRun(sixteenths=text_bytes // MIB, text_bytes=text_bytes, found=found)
+
+
 def result(key: str, whole: Boxed, *, peak: int = 100 * MIB) -> WayResult:
     growth = Growth(
-        smaller=Measured(text_bytes=4 * MIB, peak_bytes=50 * MIB, seconds=1),
-        larger=Measured(text_bytes=16 * MIB, peak_bytes=peak, seconds=4),
+        smaller=measured(4 * MIB, peak_bytes=50 * MIB, seconds=1),
+        larger=measured(16 * MIB, peak_bytes=peak, seconds=4),
     )
     return WayResult(
         way=BY_KEY[key],
@@ -101,8 +107,8 @@ def test_a_way_that_died_is_predicted_above_the_limit_and_slower_than_it_was(
     key: str, measured_twice: bool
 ) -> None:
     growth = Growth(
-        smaller=Measured(text_bytes=2 * MIB, peak_bytes=240 * MIB, seconds=1),
-        larger=Measured(text_bytes=4 * MIB, peak_bytes=248 * MIB, seconds=2),
+        smaller=measured(2 * MIB, peak_bytes=240 * MIB, seconds=1),
+        larger=measured(4 * MIB, peak_bytes=248 * MIB, seconds=2),
     )
     died = result(key, boxed("died", seconds=500.0))
     died = replace(died, growth=growth if measured_twice else None)
@@ -125,8 +131,11 @@ def test_a_line_that_goes_beyond_the_limit_is_told_as_it_is() -> None:
 def test_every_way_has_a_curve_with_its_end() -> None:
     found = comparison(result("list", boxed("died")), result("lowtide", boxed()))
     theirs, ours = curves(found)
-    assert theirs == ("tokenize", "Python list of ids", boxed().points, "died at 37 %", True, False)
-    assert ours == ("tokenize", "lowtide tokenize", boxed().points, "", False, True)
+    points = boxed().points
+    assert theirs == MemoryCurve(
+        panel="tokenize", name="Python list of ids", points=points, died=True, note="died at 37 %"
+    )
+    assert ours == MemoryCurve(panel="tokenize", name="lowtide tokenize", points=points, ours=True)
 
 
 def test_nothing_is_predicted_where_the_sample_was_everything() -> None:

@@ -135,7 +135,7 @@ def test_without_torch_the_rest_is_named_and_comes_later(library: Path, tmp_path
     assert keys == ["corpus", "tokenizer", "tokenize", "verify", "plan", "report"]
     told = dict(closing_rows(first))
     assert told["left out"].startswith("train a GPT, sample from it, export it")
-    assert "pip install 'lowtide[train]'" in told["go on"]
+    assert "pip install 'lowtide[train]'" in told["next"]
     assert (tmp_path / "demo" / "tokens" / "report.html").exists()
     later = run(tmp_path / "demo", settings_of(library, with_torch=True))
     before = {one.stage.key for one in later.stages if one.before}
@@ -166,7 +166,7 @@ def test_a_stop_ends_it_cleanly_and_it_goes_on(library: Path, tmp_path: Path) ->
     assert not running_in(folder)
     done = {one.stage.key: one for one in run(folder, settings).stages}
     assert done["train"].record.went_on
-    assert "went on" in stage_lines(done["train"])[0]
+    assert "resumed" in stage_lines(done["train"])[0]
     assert done["plan"].before
     assert done["train"].record.facts is not None
     assert done["train"].record.facts["step"] == 20

@@ -20,7 +20,7 @@ from lowtide.pipeline.learn_run import Learning
 from lowtide.pipeline.measure_tokenizer import Comparison, NotCompared
 from lowtide.pipeline.train_outputs import CorpusFile, TrainManifest
 from lowtide.pipeline.train_tokenizer import TrainResult
-from lowtide.report.results import show_estimate
+from lowtide.report.results import show_rows
 from tests.pipeline.learnings import make_learning
 
 LOWER = [(b"l", b"o"), (b"lo", b"w"), (b"e", b"r"), (b"low", b"er")]
@@ -220,7 +220,7 @@ def test_the_record_holds_every_figure_and_is_valid_json(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     result = make_result(lower_learning((259, 32_000)), HELD_OUT)
-    show_estimate(training_rows(result), training_record(result), as_json=True)
+    show_rows(training_rows(result), training_record(result), as_json=True)
     learnt = {"vocab_size": 259, "tokens": 259, "merges": 2, "whole_words": 0.5}
     found = json.loads(capsys.readouterr().out)
     assert found.pop("learnt") == [
@@ -263,7 +263,7 @@ def test_the_record_holds_every_figure_and_is_valid_json(
 
 def test_people_get_aligned_lines(capsys: pytest.CaptureFixture[str]) -> None:
     result = make_result(lower_learning((261,)))
-    show_estimate(training_rows(result), training_record(result), as_json=False)
+    show_rows(training_rows(result), training_record(result), as_json=False)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) == len(training_rows(result))
     assert all(line[12] == " " and line[13] != " " for line in lines)

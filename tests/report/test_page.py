@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.errors import DataError
+from lowtide.pipeline.why import Question, explain
 from lowtide.report.page import document
 from lowtide.report.page.document import MOST_PAGE_BYTES
 from lowtide.report.page.read_run import read_run
@@ -20,7 +21,6 @@ from lowtide.report.page.write_page import write_page
 from lowtide.units import GIB
 from tests.report.page_journals import (
     BEGAN,
-    Record,
     end,
     learnt,
     one_step,
@@ -161,35 +161,62 @@ def test_alerts_and_the_forecast_of_a_watch_are_marked(tmp_path: Path) -> None:
     assert "python leak.py --corpus stories.jsonl" in page.text
 
 
-@pytest.mark.parametrize(
-    ("records", "words"),
-    [
-        ([*tokenized()], "Finished 1.3B tokens from 5.0 GiB of input in 10m 42s."),
-        (
-            [*islice(tokenized(), 99), end(BEGAN + 99, "stopped", exit_code=75)],
-            "the same command resumes where it stopped",
-        ),
-        ([*islice(tokenized(), 99), end(BEGAN + 99, "interrupted", exit_code=130)], "Interrupted"),
-        (
-            [start("tokenize"), end(BEGAN + 1, "failed", problem="disk full", remedy="free 1 GB")],
-            "remedy free 1 GB",
-        ),
-        (
-            [*islice(tokenized(), 99)],
-            "without an end. It still runs, or it was killed; lowtide why RUN says more",
-        ),
-        ([*watched()], "was ended by signal 15 (SIGTERM)"),
-        ([start("watch"), end(BEGAN + 5, "ended")], "ended with exit code 0"),
-        ([start("watch"), end(BEGAN + 5, "ended", exit_code=3)], "ended with exit code 3"),
-        (
-            [start("watch"), end(BEGAN + 5, "ended", exit_code=None, signal=9, oom_kills=2)],
-            "killed for memory 2 times",
-        ),
+UNFINISHED = {
+    "stopped": lambda: [*islice(tokenized(), 99), end(BEGAN + 99, "stopped", exit_code=75)],
+    "interrupted": lambda: [
+        *islice(tokenized(), 99),
+        end(BEGAN + 99, "interrupted", exit_code=130),
     ],
-)
-def test_the_verdict_is_a_sentence(tmp_path: Path, records: list[Record], words: str) -> None:
-    _, page = make(tmp_path, records)
-    assert words in page.text
+    "failed": lambda: [
+        start("tokenize"),
+        end(BEGAN + 1, "failed", exit_code=1, problem="disk full", remedy="free 1 GB"),
+    ],
+    "no end": lambda: [*islice(tokenized(), 99)],
+    "asked to stop": lambda: [*watched()],
+    "exit code 0": lambda: [start("watch"), end(BEGAN + 5, "ended")],
+    "exit code 3": lambda: [start("watch"), end(BEGAN + 5, "ended", exit_code=3)],
+    "killed": lambda: [
+        start("watch"),
+        end(BEGAN + 5, "ended", exit_code=None, signal=9, oom_kills=2),
+    ],
+}
+HEADLINES = {
+    "stopped": "Stopped cleanly 102.8M tokens",
+    "interrupted": "Interrupted 102.8M tokens",
+    "failed": "Failed with exit code 1 It ran 1.0s.",
+    "no end": "No end on record 102.8M tokens",
+    "asked to stop": "Ended by signal 15 (SIGTERM)",
+    "exit code 0": "Ended with exit code 0",
+    "exit code 3": "Ended with exit code 3",
+    "killed": "Ended by signal 9 (SIGKILL)",
+}
+
+
+@pytest.mark.parametrize("kind", UNFINISHED)
+def test_the_page_shows_the_outcome_and_the_verdict_of_why(tmp_path: Path, kind: str) -> None:
+    log = write_log(tmp_path / "run" / "log.jsonl", UNFINISHED[kind]())
+    verdict = explain(Question(timelines=tmp_path, target=log.parent))
+    page = Page(write_page(log.parent, explain=lambda: verdict).path.read_text(encoding="utf-8"))
+    assert HEADLINES[kind] in page.text
+    assert verdict.sentence.replace("`", "") in page.text
+    for remedy in verdict.remedies[:3]:
+        assert f"remedy {remedy.replace('`', '')}" in page.text
+
+
+@pytest.mark.parametrize("kind", UNFINISHED)
+def test_without_a_verdict_the_page_shows_what_the_journal_records(
+    tmp_path: Path, kind: str
+) -> None:
+    _, page = make(tmp_path, UNFINISHED[kind]())
+    assert HEADLINES[kind] in page.text
+    assert ("remedy free 1 GB" in page.text) is (kind == "failed")
+    assert ("lowtide why RUN says more" in page.text) is (kind == "no end")
+
+
+def test_why_is_not_asked_about_a_finished_run(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "run" / "log.jsonl", tokenized())
+    page = Page(write_page(log, explain=pytest.fail).path.read_text(encoding="utf-8"))
+    assert "Finished 1.3B tokens from 5.0 GiB of input in 10m 42s." in page.text
 
 
 def test_a_count_from_before_the_end_says_that_there_is_more(tmp_path: Path) -> None:
@@ -207,7 +234,7 @@ def test_a_later_session_takes_the_verdict_of_an_earlier_one_back(tmp_path: Path
 def test_logs_without_times_are_laid_out_by_what_their_steps_took(tmp_path: Path) -> None:
     old = [{"event": "start", "step": 0}, *(one_step(n, 100, None) for n in range(1, 101))]
     content, page = make(tmp_path, old)
-    assert "All 100 steps were taken" in page.text
+    assert "All steps taken 100 of 100 steps in 1m 30s." in page.text
     assert "1m 30s" in page.text
     assert len(values_of(page, "Loss", content)[0]) == 100
     assert "the axis adds up what the steps took" in page.text

@@ -13,12 +13,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lowtide.report.markup import embedded_json
 from lowtide.report.page.charts import MOST_PATH_POINTS
 from lowtide.report.page.document import MOST_PAGE_BYTES, page_html
-from lowtide.report.page.markup import embedded_json, escape
 from lowtide.report.page.read_run import read_run
 from lowtide.report.page.verdict import judge_run
 from lowtide.report.page.write_page import write_page
+from lowtide.svg import escape
 from lowtide.units import GIB, MIB
 from tests.report.page_journals import (
     BEGAN,

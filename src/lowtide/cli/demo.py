@@ -58,8 +58,13 @@ def demo_command(out: str, memory: str, clean: bool, as_json: bool) -> None:
         progress_line,
         stage_lines,
     )
-    from lowtide.report.comparison import show_passing_lines
-    from lowtide.report.demo_lines import show_cleaned, show_end, show_stage, tell_waiting
+    from lowtide.report.comparison import (
+        show_cleaned,
+        show_end,
+        show_passing_lines,
+        show_stage,
+        tell_waiting,
+    )
 
     if clean:
         show_cleaned(Path(out), clean_demo(Path(out), waiting=tell_waiting), as_json=as_json)

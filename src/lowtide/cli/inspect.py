@@ -113,7 +113,7 @@ def inspect_command(
 def _show_inbox(path: str, *, as_json: bool) -> bool:
     """Whether the folder is a run's that takes files from an inbox."""
     from lowtide.pipeline.inbox.ledger import count_stages, is_inbox_run, read_entries
-    from lowtide.report.inbox_results import show_inbox_files
+    from lowtide.report.training_results import show_inbox_files
 
     if not is_inbox_run(Path(path)):
         return False

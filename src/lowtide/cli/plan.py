@@ -67,7 +67,7 @@ def plan_command(
     """
     from lowtide.pipeline.plan import make_plan
     from lowtide.plan.measured import speeds_file
-    from lowtide.report.plans import show_plan
+    from lowtide.report.training_results import show_plan
 
     plan = make_plan(
         data,

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
 from lowtide.cli.choices import FILE, debug_option
 from lowtide.cli.command import Command, examples
+
+if TYPE_CHECKING:
+    from lowtide.guard.why.verdict import Verdict
 
 
 @click.command(
@@ -32,15 +36,14 @@ def report_command(run: str, out: str | None, as_json: bool) -> None:
     RUN is a folder of `lowtide tokenize`, `train-tokenizer` or `train`, finished, dead or still going, or a
     timeline of `lowtide watch`. The page is one HTML file that needs no network and nothing beside it.
     """
-    from lowtide.report.page.show_page import show_page
-    from lowtide.report.page.write_page import write_page
+    from lowtide.report.page.write_page import show_page, write_page
 
-    def explain() -> str:
+    def explain() -> Verdict:
         from lowtide.pipeline.watch_settings import state_folder
         from lowtide.pipeline.why import Question, explain
 
         timelines = state_folder(os.environ) / "watch"
-        return explain(Question(timelines=timelines, target=Path(run))).sentence
+        return explain(Question(timelines=timelines, target=Path(run)))
 
     page = write_page(Path(run), None if out is None else Path(out), explain=explain)
     show_page(page, as_json=as_json)

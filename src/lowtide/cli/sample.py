@@ -77,7 +77,7 @@ def sample_command(
     need_torch("a model needs torch", instead="")
     from lowtide.pipeline.sample import stream_samples
     from lowtide.report.progress import tell_a_person
-    from lowtide.report.samples import show_samples
+    from lowtide.report.training_results import show_samples
 
     text = sys.stdin.read() if prompt == "-" else prompt
     streams = stream_samples(

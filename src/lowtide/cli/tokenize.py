@@ -152,7 +152,8 @@ def tokenize_command(
     from lowtide.memory.limits import machine_limit
     from lowtide.pipeline.settings import make_settings
     from lowtide.report.progress import show_progress
-    from lowtide.report.results import show_estimate, show_tokenized
+    from lowtide.report.results import show_rows as show_estimate
+    from lowtide.report.results import show_tokenized
 
     settings = make_settings(chosen)
     budget = choose_budget(memory, machine_limit(slurm=os.environ))

@@ -212,8 +212,8 @@ def _train_on_inbox(
 
     chosen = choose_inbox_run(inbox, out, asked, restart=restart, slurm=os.environ, speeds=speeds)
     from lowtide.pipeline.inbox.start import start_inbox
-    from lowtide.report.inbox_results import show_inbox_run
     from lowtide.report.progress import show_progress
+    from lowtide.report.training_results import show_inbox_run
 
     with listen_for_stops() as should_stop, show_progress(quiet=quiet) as listen:
         run = start_inbox(

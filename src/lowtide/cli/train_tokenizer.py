@@ -142,7 +142,7 @@ def train_tokenizer_command(
     budget = choose_budget(memory, machine_limit(slurm=os.environ))
     if dry_run:
         from lowtide.pipeline.train_estimate import estimate_training
-        from lowtide.report.results import show_estimate
+        from lowtide.report.results import show_rows as show_estimate
 
         found = estimate_training(inputs, out, settings, memory=budget, workers=workers)
         show_estimate(found.rows(), found.as_record(), as_json=as_json)
@@ -152,7 +152,7 @@ def train_tokenizer_command(
         # Loaded in here: a stop that comes meanwhile is obeyed, after the first block.
         from lowtide.pipeline.describe_training import training_record, training_rows
         from lowtide.pipeline.train_tokenizer import train_tokenizer
-        from lowtide.report.results import show_estimate as show_rows
+        from lowtide.report.results import show_rows
 
         result = train_tokenizer(
             inputs,

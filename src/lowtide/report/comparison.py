@@ -1,38 +1,44 @@
-"""A comparison of ways: the table for people, all figures with `--json`, and what is said while it runs."""
+"""What `compare` and `demo` print: lines while they run, then the result for people or as JSON."""
 
 from __future__ import annotations
 
 import re
+import shutil
 import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from time import monotonic
-from typing import TextIO
+from typing import TextIO, TypeAlias
 
-from lowtide.report.results import print_json, print_rows, say
+from lowtide.report.progress import terminal_of
+from lowtide.report.results import print_json, say, show_rows
 from lowtide.units import printable
 
+Table: TypeAlias = tuple[str, Sequence[str], Sequence[Sequence[str]]]
+"""A title, a header, and rows of words under it."""
+
+_CLEAR_LINE = "\r\x1b[2K"
 _LINE_SECONDS = 10.0
 _WIDE = 80
 _OUTCOME = 1
-"""The column that may be long: it is told below the others where the table would be too wide."""
+"""The column that may be long: where the table would be too wide, it moves below its row."""
 _ENDING = re.compile(r"too slow|\w+")
 
 
 def show_comparison(
     rows: Sequence[tuple[str, str]],
-    tables: Sequence[tuple[str, Sequence[str], Sequence[Sequence[str]]]],
+    tables: Sequence[Table],
     remarks: Sequence[str],
     record: Mapping[str, object],
     *,
     as_json: bool,
 ) -> None:
-    """The end of a comparison. A table is its title, its header and its rows."""
+    """Print the result of a comparison."""
+    show_rows(rows, record, as_json=as_json)
     if as_json:
-        print_json(record)
         return
-    print_rows(rows)
     for title, header, lines in tables:
         for line in ("", title, *lay_out(header, lines)):
             say(line)
@@ -43,8 +49,8 @@ def show_comparison(
 def lay_out(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Aligned columns: the first two to the left, figures to the right.
 
-    Too wide for a terminal of 80 columns, an outcome that is more than its first word is told below its row;
-    still too wide, the last column as well.
+    If the table is too wide for 80 columns, an outcome of more than its first word moves below its row. If it
+    is still too wide, so does the last column.
     """
     lines = _aligned([header, *rows])
     if max(map(len, lines)) <= _WIDE:
@@ -54,14 +60,14 @@ def lay_out(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     too_wide = max(map(len, lines)) > _WIDE
     if too_wide:
         lines = _aligned([row[:-1] for row in (header, *short)])
-    told = [lines[0]]
+    found = [lines[0]]
     for row, line in zip(rows, lines[1:], strict=True):
-        told.append(line)
+        found.append(line)
         if row[_OUTCOME] != _ending(row):
-            told += _below(row[_OUTCOME])
+            found += _below(row[_OUTCOME])
         if too_wide:
-            told += _below(f"{header[-1]}: {row[-1]}")
-    return told
+            found += _below(f"{header[-1]}: {row[-1]}")
+    return found
 
 
 def _ending(row: Sequence[str]) -> str:
@@ -90,9 +96,9 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 @contextmanager
 def show_passing_lines(stream: TextIO | None = None) -> Iterator[Callable[[str, bool], None]]:
-    """Says a line; a passing one is written over on a terminal, and told now and then elsewhere."""
+    """A function that prints a line. A passing line is overwritten on a terminal, and rare elsewhere."""
     out = sys.stderr if stream is None else stream
-    is_terminal = _can_write_over(out)
+    is_terminal = terminal_of(out) is not None
     last = monotonic()
 
     def tell(line: str, passing: bool) -> None:
@@ -102,11 +108,12 @@ def show_passing_lines(stream: TextIO | None = None) -> Iterator[Callable[[str, 
         if passing and not is_terminal and monotonic() - last < _LINE_SECONDS:
             return
         last, line = monotonic(), printable(line)
-        with suppress(OSError, ValueError):  # whoever read along has gone
-            out.write(
-                f"\r\x1b[2K{line[: _columns() - 1] if passing else line}" if is_terminal else line
-            )
-            out.write("" if passing and is_terminal else "\n")
+        with suppress(OSError, ValueError):  # nobody reads any more
+            if is_terminal and passing:
+                columns = shutil.get_terminal_size().columns
+                out.write(f"{_CLEAR_LINE}{line[: columns - 1]}")
+            else:
+                out.write(f"{_CLEAR_LINE if is_terminal else ''}{line}\n")
             out.flush()
 
     try:
@@ -114,20 +121,35 @@ def show_passing_lines(stream: TextIO | None = None) -> Iterator[Callable[[str, 
     finally:
         if is_terminal:
             with suppress(OSError, ValueError):
-                out.write("\r\x1b[2K")
+                out.write(_CLEAR_LINE)
                 out.flush()
 
 
-def _can_write_over(stream: TextIO) -> bool:
-    if not stream.isatty():
-        return False
-    from rich.console import Console
-
-    console = Console(file=stream)
-    return console.is_terminal and not console.is_dumb_terminal
+def show_stage(lines: Sequence[str]) -> None:
+    """Print a finished stage of the demo."""
+    for line in lines:
+        say(line)
 
 
-def _columns() -> int:
-    import shutil
+def show_end(
+    rows: Sequence[tuple[str, str]], record: Mapping[str, object], *, as_json: bool
+) -> None:
+    """Print where everything that the demo made lies, and what to do next."""
+    if not as_json:
+        say("")
+    show_rows(rows, record, as_json=as_json)
 
-    return shutil.get_terminal_size().columns
+
+def show_cleaned(folder: Path, removed: Sequence[Path], *, as_json: bool) -> None:
+    """Print what `demo --clean` removed."""
+    if as_json:
+        print_json({"folder": folder, "removed": list(removed)})
+        return
+    say(f"removed {', '.join(map(str, removed)) or 'an unfinished start'}")
+    if folder.exists():
+        say(f"{folder} stays: it holds files that are not the demo's")
+
+
+def tell_waiting() -> None:
+    """Print that a command of an earlier demo, which was killed, is still running."""
+    say("note: waiting for a command of an earlier start to end", err=True)

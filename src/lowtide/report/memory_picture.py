@@ -1,29 +1,36 @@
-"""Memory over time as hand-made SVG: one line for each baseline, the limit dashed, a cross where one died.
+"""Memory over time as an SVG: one line for each way, the limit dashed, a cross where one died.
 
-No script, nothing fetched, every string escaped, light and dark by the reader's own setting. The page around
-it allows its own style alone, by its hash, and draws it twice, wide and for a phone: small text is unreadable.
+Light and dark follow the reader's own setting. The page around it allows only its own style, by its hash, and
+draws the picture twice, wide and for a phone: small text would be unreadable.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import math
+import itertools
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
-from html import escape
 from pathlib import Path
 
 from lowtide.errors import UsageError
-from lowtide.report.page.markup import coded
+from lowtide.report.comparison import Table
+from lowtide.report.markup import coded, source_hash
 from lowtide.report.results import say
 from lowtide.storage.publish import write_atomically
+from lowtide.svg import (
+    Axis,
+    MemoryCurve,
+    draw_cross,
+    draw_dot,
+    draw_line,
+    draw_polyline,
+    draw_svg,
+    draw_text,
+    escape,
+    time_step,
+    time_words,
+    value_words,
+)
 from lowtide.units import format_bytes, format_seconds
-
-TableText = tuple[str, Sequence[str], Sequence[Sequence[str]]]
-CurveText = tuple[str, str, Sequence[tuple[float, int]], str, bool, bool]
-"""Panel, name, points, note, whether it died, whether it is ours."""
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 14, 40, 34
 _HEADROOM = 1.1
@@ -38,48 +45,15 @@ _LIGHT = ("#1a7f37", "#8250df", "#bc4c00", "#0969da", "#9a6700", "#bf3989", "#1b
 _DARK = ("#3fb950", "#a371f7", "#f0883e", "#58a6ff", "#d29922", "#f778ba", "#56d4dd")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryCurve:
-    """One way's memory; those of one panel share its axes."""
-
-    panel: str
-    name: str
-    points: Sequence[tuple[float, int]]
-    """Seconds and bytes, as sampled."""
-    died: bool = False
-    note: str = ""
-    """How it ended, shown beside its name."""
-    ours: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Plot:
-    """The rectangle that curves are drawn in, from zero to the maximum of both axes."""
-
-    left: float
-    right: float
-    top: float
-    floor: float
-    most_seconds: float
-    most_bytes: float
-
-    def place(self, seconds: float, size_bytes: float) -> tuple[float, float]:
-        """Where a sample lies in the picture."""
-        across = seconds / self.most_seconds if self.most_seconds else 0.0
-        x = self.left + (self.right - self.left) * across
-        return x, self.floor - (self.floor - self.top) * size_bytes / self.most_bytes
-
-
 def check_picture_file(path: Path) -> None:
-    """Refuse before the work what cannot be written after it: a file is made beside it, and removed."""
+    """Refuse before the work what could not be written after it. A trial file is made and removed."""
     if path.suffix.lower() not in (".html", ".svg"):
         raise UsageError(
             f"{path} is neither a page nor a picture", remedy="pass `--out FILE.html` or FILE.svg"
         )
     remedy = "pass an `--out` in a folder that exists and takes files"
-    trial = path.with_name(
-        f".{path.name}.{os.getpid()}.tmp"
-    )  # as long as the name that is used then
+    # As long as the name that is used for writing: a longer one may be refused.
+    trial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         if path.is_dir():
             raise UsageError(f"{path} is a folder", remedy=remedy)
@@ -92,210 +66,159 @@ def check_picture_file(path: Path) -> None:
 
 def show_picture(
     path: Path,
-    curves: Sequence[CurveText],
-    limit_bytes: int,
-    rows: Sequence[tuple[str, str]],
-    tables: Sequence[TableText],
-    remarks: Sequence[str],
-) -> None:
-    """Write it, and say where."""
-    drawn = [
-        MemoryCurve(panel=panel, name=name, points=points, note=note, died=died, ours=ours)
-        for panel, name, points, note, died, ours in curves
-    ]
-    write_picture(path, drawn, limit_bytes, rows, tables, remarks)
-    say(f"picture: {path}", err=True)
-
-
-def write_picture(
-    path: Path,
     curves: Sequence[MemoryCurve],
     limit_bytes: int,
     rows: Sequence[tuple[str, str]],
-    tables: Sequence[TableText],
+    tables: Sequence[Table],
     remarks: Sequence[str],
 ) -> None:
-    """A page with picture and tables, or the picture alone, by the file's name."""
+    """Write a page with picture and tables, or an SVG alone if the file's name says so, and print its path."""
     if path.suffix.lower() == ".svg":
         text = draw_memory(curves, limit_bytes, width=640)
     else:
         text = make_page(curves, limit_bytes, rows, tables, remarks)
     write_atomically(path, text.encode())
+    say(f"picture: {path}", err=True)
 
 
 def draw_memory(curves: Sequence[MemoryCurve], limit_bytes: int, *, width: int) -> str:
     """The picture as a file of its own, style included."""
-    return _svg(curves, limit_bytes, width, f"<style>{_style('svg')}</style>") + "\n"
+    return _draw_panels(curves, limit_bytes, width, f"<style>{_style('svg')}</style>") + "\n"
 
 
 def make_page(
     curves: Sequence[MemoryCurve],
     limit_bytes: int,
     rows: Sequence[tuple[str, str]],
-    tables: Sequence[TableText],
+    tables: Sequence[Table],
     remarks: Sequence[str],
 ) -> str:
-    """One HTML file with nothing outside it."""
+    """One HTML file that needs nothing outside it."""
     style = _style("svg") + _PAGE_STYLE
-    digest = base64.b64encode(hashlib.sha256(style.encode()).digest()).decode()
-    facts = "".join(f"<dt>{escape(name)}</dt><dd>{escape(value)}</dd>" for name, value in rows)
-    said = "".join(f"<li>{coded(remark, 2000)}</li>" for remark in remarks)
-    policy = f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    facts = "".join(
+        f"<dt>{escape(name)}</dt><dd>{escape(value, 2000)}</dd>" for name, value in rows
+    )
+    items = "".join(f"<li>{coded(remark, 2000)}</li>" for remark in remarks)
+    policy = (
+        f"default-src 'none'; style-src {source_hash(style)}; base-uri 'none'; form-action 'none'"
+    )
+    limit = value_words(limit_bytes, "bytes", tick=True)
     return "\n".join(
         [
             '<!doctype html><html lang="en"><head><meta charset="utf-8">',
             f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
             '<meta name="viewport" content="width=device-width, initial-scale=1">',
             f"<title>lowtide compare</title><style>{style}</style></head><body><main>",
-            f"<h1>The same text, the same box of {escape(_short(limit_bytes))}</h1><dl>{facts}</dl>",
-            f'<div class="wide">{_svg(curves, limit_bytes, 820)}</div>',
-            f'<div class="narrow">{_svg(curves, limit_bytes, 380)}</div>',
+            f"<h1>The same text, the same box of {limit}</h1><dl>{facts}</dl>",
+            f'<div class="wide">{_draw_panels(curves, limit_bytes, 820)}</div>',
+            f'<div class="narrow">{_draw_panels(curves, limit_bytes, 380)}</div>',
             *(_table(*table) for table in tables),
-            f"<ul>{said}</ul></main></body></html>",
+            f"<ul>{items}</ul></main></body></html>",
             "",
         ]
     )
 
 
-def _svg(curves: Sequence[MemoryCurve], limit_bytes: int, width: int, style: str = "") -> str:
-    shown = [curve for curve in curves if curve.points]
-    names = list(dict.fromkeys(curve.panel for curve in shown))
+def _draw_panels(
+    curves: Sequence[MemoryCurve], limit_bytes: int, width: int, style: str = ""
+) -> str:
+    """All panels below each other."""
+    panels: dict[str, list[MemoryCurve]] = {}
+    for curve in curves:
+        if curve.points:
+            panels.setdefault(curve.panel, []).append(curve)
     parts: list[str] = []
     top = 0.0
-    for name in names:
-        members = [curve for curve in shown if curve.panel == name]
-        drawn, height = _panel(name, members, limit_bytes, width, top)
+    for name, members in panels.items():
+        parts.append(draw_text(12, top + 22, f"Private memory: {name}", "title"))
+        drawn, top = _draw_panel(members, limit_bytes, width, top + _TOP)
         parts += drawn
-        top += height
-    title = f"Private memory over time in a box of {_short(limit_bytes)}"
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {max(top, 40):.0f}" role="img"'
-    return "\n".join(
-        [
-            f"{head} aria-label={_quoted(title)}><title>{escape(title)}</title>{style}",
-            f'<rect class="ground" width="{width}" height="{max(top, 40):.0f}"/>',
-            *parts,
-            "</svg>",
-        ]
+    height = round(max(top, 40))
+    title = escape(
+        f"Private memory over time in a box of {value_words(limit_bytes, 'bytes', tick=True)}"
     )
+    title_and_style = f"<title>{title}</title>{style}"
+    ground = f'<rect class="ground" width="{width}" height="{height}"/>'
+    label = f' aria-label="{title}"'
+    return draw_svg(width, height, [title_and_style, ground, *parts], label)
 
 
-def _panel(
-    name: str, curves: list[MemoryCurve], limit_bytes: int, width: int, top: float
+def _draw_panel(
+    curves: list[MemoryCurve], limit_bytes: int, width: int, top: float
 ) -> tuple[list[str], float]:
-    """What is drawn, and how high it is."""
-    floor = top + _TOP + max(230.0, 0.36 * width)
-    plot = Plot(
-        left=_LEFT,
-        right=width - _RIGHT,
-        top=top + _TOP,
-        floor=floor,
-        most_seconds=max(curve.points[-1][0] for curve in curves) * 1.02,
-        most_bytes=_HEADROOM * max(limit_bytes, *(_peak(curve) for curve in curves)),
-    )
-    colours = _colours(curves)
-    title = f"Private memory: {name}"
-    parts = [_text(12, top + 22, title, "title"), *_grid(plot, limit_bytes)]
-    drawn = list(zip(curves, colours, strict=True))
-    for curve, colour in sorted(drawn, key=lambda pair: pair[0].ours):
-        parts += _curve(plot, curve, colour)
-    y = floor + _BOTTOM
-    for curve, colour in sorted(drawn, key=lambda pair: -_peak(pair[0])):
-        y += _ROW_HEIGHT
-        text = f"{curve.name}, {curve.note}" if curve.note else curve.name
-        parts.append(_line(12, y - 5, 34, y - 5, f"curve c{colour}"))
-        parts += [_end(23, y - 5, curve, colour), _text(42, y, text, f"t{colour}")]
-    return parts, y + 10 - top
+    """Axes, curves and legend, and where they end below."""
+    floor = top + max(230.0, 0.36 * width)
+    most_seconds = max(curve.points[-1][0] for curve in curves) * 1.02
+    most_bytes = _HEADROOM * max(limit_bytes, *(_peak(curve) for curve in curves))
+    x = Axis(low=0, high=most_seconds, start=_LEFT, end=width - _RIGHT)
+    y = Axis(low=0, high=most_bytes, start=floor, end=top)
+    parts = _draw_grid(x, y, limit_bytes)
+    coloured = _colour(curves)
+    for curve, colour in sorted(coloured, key=lambda pair: pair[0].ours):
+        places = [(x.place(seconds), y.place(used)) for seconds, used in curve.points]
+        duration = format_seconds(curve.points[-1][0])
+        title = f"{curve.name}: {format_bytes(_peak(curve))} at most, {duration}"
+        parts.append(draw_polyline(places, f"curve c{colour}", title))
+        parts.append(_draw_end(*places[-1], curve, colour))
+    legend = floor + _BOTTOM
+    for curve, colour in sorted(coloured, key=lambda pair: -_peak(pair[0])):
+        legend += _ROW_HEIGHT
+        words = f"{curve.name}, {curve.note}" if curve.note else curve.name
+        parts.append(draw_line(12, legend - 5, 34, legend - 5, f"curve c{colour}"))
+        parts.append(_draw_end(23, legend - 5, curve, colour))
+        parts.append(draw_text(42, legend, words, f"t{colour}"))
+    return parts, legend + 10
 
 
 def _peak(curve: MemoryCurve) -> int:
     return max(size for _, size in curve.points)
 
 
-def _colours(curves: list[MemoryCurve]) -> list[int]:
-    others = iter(range(_OURS + 1, len(_LIGHT) * len(curves) + 1))
-    return [_OURS if c.ours else 1 + (next(others) - 1) % (len(_LIGHT) - 1) for c in curves]
+def _colour(curves: list[MemoryCurve]) -> list[tuple[MemoryCurve, int]]:
+    """Every curve with the number of its colour; the others take turns with all but lowtide's."""
+    others = itertools.cycle(range(1, len(_LIGHT)))
+    return [(curve, _OURS if curve.ours else next(others)) for curve in curves]
 
 
-def _grid(plot: Plot, limit_bytes: int) -> list[str]:
+def _draw_grid(x: Axis, y: Axis, limit_bytes: int) -> list[str]:
     parts = []
     for quarter in range(4):
-        y = plot.place(0, limit_bytes * quarter / 4)[1]
-        parts.append(_line(plot.left, y, plot.right, y, "grid" if quarter else "axis"))
-        parts.append(_text(plot.left - 8, y + 5, _short(limit_bytes * quarter // 4), "", "end"))
-    step = _time_step(plot.most_seconds * _TICK_WIDTH / (plot.right - plot.left))
-    for count in range(int(plot.most_seconds / step) + 1):
-        x = plot.place(count * step, 0)[0]
-        parts.append(_line(x, plot.floor, x, plot.floor + 5, "axis"))
-        anchor = "end" if x > plot.right - 20 else "middle"
-        parts.append(_text(x, plot.floor + 21, _time(count * step, plot.most_seconds), "", anchor))
-    y = plot.place(0, limit_bytes)[1]
-    parts.append(_line(plot.left, y, plot.right, y, "limit"))
-    parts.append(_text(plot.left - 8, y + 5, _short(limit_bytes), "limit-text", "end"))
-    return [*parts, _text(plot.left + 4, y - 7, _LIMIT_TEXT, "limit-text")]
-
-
-def _curve(plot: Plot, curve: MemoryCurve, colour: int) -> list[str]:
-    points = [plot.place(*point) for point in curve.points]
-    path = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-    told = (
-        f"{curve.name}: {format_bytes(_peak(curve))} at most, {format_seconds(curve.points[-1][0])}"
-    )
-    parts = [
-        f'<polyline class="curve c{colour}" points="{path}"><title>{escape(told)}</title></polyline>'
+        height, size = y.place(limit_bytes * quarter / 4), limit_bytes * quarter // 4
+        parts.append(draw_line(x.start, height, x.end, height, "grid" if quarter else "axis"))
+        words = value_words(size, "bytes", tick=True)
+        parts.append(draw_text(x.start - 8, height + 5, words, anchor="end"))
+    step = time_step(x.high, (x.end - x.start) / _TICK_WIDTH)
+    for count in range(int(x.high / step) + 1):
+        place = x.place(count * step)
+        parts.append(draw_line(place, y.start, place, y.start + 5, "axis"))
+        anchor = "end" if place > x.end - 20 else "middle"
+        parts.append(draw_text(place, y.start + 21, time_words(count * step), anchor=anchor))
+    height = y.place(limit_bytes)
+    limit = value_words(limit_bytes, "bytes", tick=True)
+    return [
+        *parts,
+        draw_line(x.start, height, x.end, height, "limit"),
+        draw_text(x.start - 8, height + 5, limit, "limit-text", anchor="end"),
+        draw_text(x.start + 4, height - 7, _LIMIT_TEXT, "limit-text"),
     ]
-    return [*parts, _end(*points[-1], curve, colour)]
 
 
-def _end(x: float, y: float, curve: MemoryCurve, colour: int) -> str:
+def _draw_end(x: float, y: float, curve: MemoryCurve, colour: int) -> str:
     """A cross where it died, else a dot."""
     if curve.died:
-        span = 2 * _CROSS
-        arms = f"M{x - _CROSS:.1f} {y - _CROSS:.1f}l{span} {span}m0 -{span}l-{span} {span}"
-        return f'<path class="cross c{colour}" d="{arms}"/>'
-    return f'<circle class="f{colour}" cx="{x:.1f}" cy="{y:.1f}" r="4"/>'
+        return draw_cross(x, y, _CROSS, f"cross c{colour}")
+    return draw_dot(x, y, 4, f"f{colour}")
 
 
 def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td>{escape(cell, 2000)}</td>" for cell in row) + "</tr>" for row in rows
     )
     return (
         f'<h2>{escape(title)}</h2><div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>'
         f"<tbody>{body}</tbody></table></div>"
     )
-
-
-def _time_step(least: float) -> float:
-    """The smallest round time that is not below `least`: 1, 2, 5, 10, 20 or 30 seconds, minutes or hours."""
-    unit = next((unit for unit in (0.01, 1.0, 60.0) if least <= 30 * unit), 3600.0)
-    steps = (digit * unit for digit in (1, 2, 5, 10, 20, 30, 50))
-    return next((step for step in steps if step >= least), math.ceil(least / unit) * unit)
-
-
-def _time(seconds: float, most_seconds: float) -> str:
-    """In the unit that suits the whole axis."""
-    if most_seconds >= 120:
-        return f"{seconds / 60:g} min"
-    return f"{seconds:g} s"
-
-
-def _short(size_bytes: int) -> str:
-    """`1 GiB`, `256 MiB`, `0`."""
-    return format_bytes(size_bytes).replace(".0 ", " ") if size_bytes else "0"
-
-
-def _line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
-    return f'<line class="{kind}" x1="{x1:.1f}" y1="{y1:.1f}" x2="{x2:.1f}" y2="{y2:.1f}"/>'
-
-
-def _text(x: float, y: float, text: str, kind: str = "", anchor: str = "start") -> str:
-    name = f' class="{kind}"' if kind else ""
-    return f'<text{name} x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
-
-
-def _quoted(text: str) -> str:
-    return f'"{escape(text)}"'
 
 
 def _style(root: str) -> str:

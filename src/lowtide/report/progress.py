@@ -1,7 +1,8 @@
-"""Events while a run lasts: a bar on a terminal, a plain line now and then elsewhere. All of it on stderr."""
+"""The events of a run as they come: a bar on a terminal, a plain line now and then elsewhere; on stderr."""
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -20,26 +21,27 @@ from lowtide.events import (
     Stepped,
     ignore,
 )
-from lowtide.report.training_lines import step_line, training_lines
 from lowtide.units import format_bytes, format_count, format_seconds, printable
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-Told = TypeVar("Told")
+Heard = TypeVar("Heard")
 _LINE_SECONDS = 10.0
 _LINE_COLUMNS = 80
 _NARROWEST_BAR, _WIDEST_BAR = 12, 24
+_SAMPLE_LINES = 6
+_SAMPLE_COLUMNS = 100
 
 
 @contextmanager
 def show_progress(*, quiet: bool, stream: TextIO | None = None) -> Iterator[Listener]:
-    """A listener that suits the stream: nothing, lines, or a bar that is gone when the block ends."""
+    """A listener that suits the stream: silence, lines, or a bar that disappears when the block ends."""
     stream = stream or sys.stderr
     if quiet or stream is None:  # closed before the start
         yield ignore
         return
-    console = _terminal(stream)
+    console = terminal_of(stream)
     if console is None:
         yield as_long_as_it_is_heard(_PlainLines(stream), stream)
         return
@@ -48,7 +50,7 @@ def show_progress(*, quiet: bool, stream: TextIO | None = None) -> Iterator[List
 
 
 def tell_a_person(event: Event) -> None:
-    """Notes of a command without progress: warnings always, others only on a terminal."""
+    """Print the notes of a command without a progress bar: warnings always, others only on a terminal."""
     if not isinstance(event, Note) or sys.stderr is None:
         return
     if event.level == "warning" or sys.stderr.isatty():
@@ -56,12 +58,12 @@ def tell_a_person(event: Event) -> None:
 
 
 def as_long_as_it_is_heard(
-    listen: Callable[[Told], None], stream: TextIO
-) -> Callable[[Told], None]:
-    """Whoever read along may go away (`| head`, a lost session): days of work do not end for that."""
+    listen: Callable[[Heard], None], stream: TextIO
+) -> Callable[[Heard], None]:
+    """A listener that falls silent once its reader is gone (`| head`, a lost session): days of work go on."""
     gone = False
 
-    def say(event: Told) -> None:
+    def say(event: Heard) -> None:
         nonlocal gone
         if gone:
             return
@@ -77,8 +79,8 @@ def as_long_as_it_is_heard(
     return say
 
 
-def _terminal(stream: TextIO) -> Console | None:
-    """The terminal behind the stream, if there is one and it can move its cursor."""
+def terminal_of(stream: TextIO) -> Console | None:
+    """The terminal behind a stream; None if there is none, or if it cannot move its cursor."""
     if not stream.isatty():
         return None
     from rich.console import Console
@@ -87,49 +89,66 @@ def _terminal(stream: TextIO) -> Console | None:
     return console if console.is_terminal and not console.is_dumb_terminal else None
 
 
+class _EventLines:
+    """The lines of events. Remembers the first progress and the last evaluation, which later lines refer to."""
+
+    def __init__(self) -> None:
+        self._first: Advanced | None = None
+        self._evaluated: Evaluated | None = None
+
+    def lasting(self, event: Event) -> list[str]:
+        """Lines that stay: notes, evaluations, samples and checkpoints."""
+        if isinstance(event, Note):
+            return [note_line(event)]
+        if isinstance(event, Evaluated):
+            self._evaluated = event
+        return training_lines(event) if isinstance(event, Evaluated | Sampled | Saved) else []
+
+    def passing(self, event: Event) -> tuple[str, int, int | None] | None:
+        """A line that the next one replaces, how much is done, and of how much in all."""
+        if isinstance(event, Advanced):
+            self._first = self._first or event
+            line = progress_line(event, self._first)
+            return line, event.done_bytes, event.total_bytes or None
+        if isinstance(event, Learnt):
+            return learning_line(event), event.merges, event.most_merges
+        if isinstance(event, Stepped):
+            return step_line(event, self._evaluated), event.step, event.steps
+        return None
+
+
 class _PlainLines:
-    """For log files and pipes: notes at once, progress every ten seconds."""
+    """Lines for log files and pipes: notes at once, progress every ten seconds."""
 
     def __init__(self, stream: TextIO, *, clock: Callable[[], float] = monotonic) -> None:
         self._stream = stream
         self._clock = clock
+        self._lines = _EventLines()
         self._last_seconds = 0.0
-        self._first: Advanced | None = None
         self._stepped_at: float | None = None
-        self._evaluated: Evaluated | None = None
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Note):
-            self._say(note_line(event))
-        elif isinstance(event, Advanced):
-            self._first = self._first or event
-            if self._is_due(event.elapsed_seconds):
-                self._say(progress_line(event, self._first))
-        elif isinstance(event, Learnt) and self._is_due(event.elapsed_seconds):
-            self._say(learning_line(event))
-        elif isinstance(event, Stepped):
-            self._step(event)
-        elif isinstance(event, Evaluated | Sampled | Saved):
-            self._evaluated = event if isinstance(event, Evaluated) else self._evaluated
-            for line in training_lines(event):
-                self._say(line)
+        lines = self._lines.lasting(event)
+        passing = self._lines.passing(event)
+        if passing is not None and self._is_due(event):
+            lines.append(passing[0])
+        for line in lines:
+            self._stream.write(line + "\n")
+            self._stream.flush()
 
-    def _step(self, event: Stepped) -> None:
-        """The first step and the last are told whenever they come: did it start, did it end."""
-        now = self._clock()
-        waited = self._stepped_at is None or now - self._stepped_at >= _LINE_SECONDS
-        if waited or event.step == event.steps:
-            self._stepped_at = now
-            self._say(step_line(event, self._evaluated))
-
-    def _is_due(self, seconds: float) -> bool:
-        due = seconds - self._last_seconds >= _LINE_SECONDS
-        self._last_seconds = seconds if due else self._last_seconds
+    def _is_due(self, event: Event) -> bool:
+        """Every ten seconds. The first and the last step come at once: they show that it started and ended."""
+        if isinstance(event, Stepped):
+            now = self._clock()
+            waited = self._stepped_at is None or now - self._stepped_at >= _LINE_SECONDS
+            due = waited or event.step == event.steps
+            self._stepped_at = now if due else self._stepped_at
+            return due
+        if not isinstance(event, Advanced | Learnt):
+            return False
+        due = event.elapsed_seconds - self._last_seconds >= _LINE_SECONDS
+        self._last_seconds = event.elapsed_seconds if due else self._last_seconds
         return due
-
-    def _say(self, line: str) -> None:
-        self._stream.write(line + "\n")
-        self._stream.flush()
 
 
 @contextmanager
@@ -140,53 +159,26 @@ def _bar(console: Console) -> Iterator[Listener]:
     width = min(max(console.width - _LINE_COLUMNS, _NARROWEST_BAR), _WIDEST_BAR)
     text = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
     columns = (BarColumn(bar_width=width), text)
+    lines = _EventLines()
     with Progress(*columns, console=console, transient=True, refresh_per_second=5) as progress:
         task = progress.add_task("starting", total=None)
-        first: Advanced | None = None
-        evaluated: Evaluated | None = None
-
-        def say(line: str) -> None:
-            progress.console.print(line, markup=False, emoji=False, highlight=False, soft_wrap=True)
-
-        def fitting(line: str) -> str:
-            return _whole_parts(line, console.width - width - 1)
 
         def listen(event: Event) -> None:
-            nonlocal first, evaluated
-            if isinstance(event, Note):
-                say(note_line(event))
-            elif isinstance(event, Advanced):
-                first = first or event
-                progress.update(
-                    task,
-                    total=event.total_bytes or None,
-                    completed=event.done_bytes,
-                    description=fitting(progress_line(event, first)),
+            for line in lines.lasting(event):
+                progress.console.print(
+                    line, markup=False, emoji=False, highlight=False, soft_wrap=True
                 )
-            elif isinstance(event, Learnt):
-                progress.update(
-                    task,
-                    total=event.most_merges,
-                    completed=event.merges,
-                    description=fitting(learning_line(event)),
-                )
-            elif isinstance(event, Stepped):
-                progress.update(
-                    task,
-                    total=event.steps,
-                    completed=event.step,
-                    description=fitting(step_line(event, evaluated)),
-                )
-            elif isinstance(event, Evaluated | Sampled | Saved):
-                evaluated = event if isinstance(event, Evaluated) else evaluated
-                for line in training_lines(event):
-                    say(line)
+            passing = lines.passing(event)
+            if passing is not None:
+                line, done, total = passing
+                fitting = _whole_parts(line, console.width - width - 1)
+                progress.update(task, total=total, completed=done, description=fitting)
 
         yield listen
 
 
 def _whole_parts(line: str, columns: int) -> str:
-    """As many parts of a line as fit, the first in any case: `step 3 of 9, loss 3.412` without what follows."""
+    """As many parts of a line as fit, and at least the first: `step 3 of 9, loss 3.412`."""
     while len(line) > columns and ", " in line:
         line = line.rpartition(", ")[0]
     return line
@@ -200,8 +192,8 @@ def note_line(note: Note) -> str:
 def progress_line(event: Advanced, first: Advanced) -> str:
     """`412.0 of 953.7 MiB, 2.3s left, 251 MB/s, 98.1M tokens, memory 161.0 of 256.0 MiB`.
 
-    Rate and time left are measured from the `first` event on: neither the start nor what stood before this
-    run counts. On a narrow terminal parts are left out at its right, so what matters most comes first.
+    Rate and time left are measured from the `first` event on, without the start and the work of earlier
+    sessions. A narrow terminal shows only the beginning, so what matters most comes first.
     """
     seconds = event.elapsed_seconds - first.elapsed_seconds
     worked_bytes = event.done_bytes - first.done_bytes
@@ -220,16 +212,72 @@ def progress_line(event: Advanced, first: Advanced) -> str:
 
 
 def learning_line(event: Learnt) -> str:
-    """`12000 of 31743 merges, memory 96.0 of 256.0 MiB`. Late merges are faster than early ones: the time left
-    is not known."""
+    """`12000 of 31743 merges, memory 96.0 of 256.0 MiB`.
+
+    No time left is shown: late merges are faster than early ones.
+    """
     memory = _of(event.private_bytes, event.budget_bytes)
     return f"{event.merges} of {event.most_merges} merges, memory {memory}"
 
 
 def _of(part_bytes: int, whole_bytes: int) -> str:
-    """`41.0 of 93.4 MiB`, `128.0 MiB of 2.0 GiB`; the part alone where the whole is not known."""
+    """`41.0 of 93.4 MiB`, `128.0 MiB of 2.0 GiB`; the part alone if the whole is unknown."""
     part, whole = format_bytes(part_bytes), format_bytes(whole_bytes)
     if not whole_bytes:
         return part
     number, unit = part.split()
     return f"{number if whole.endswith(f' {unit}') else part} of {whole}"
+
+
+def step_line(event: Stepped, evaluated: Evaluated | None) -> str:
+    """`step 1200 of 19073, loss 3.412, val 3.398, 2h 10m left, 562.0k tokens/s, 629M seen, MFU 41 %, …`.
+
+    A narrow terminal shows only the beginning, so what matters most comes first.
+    """
+    skipped = " (skipped)" if event.skipped else ""
+    parts = [f"step {event.step} of {event.steps}", f"loss {event.loss:.3f}{skipped}"]
+    if evaluated is not None:
+        parts.append(f"val {evaluated.loss:.3f}")
+    if math.isfinite(event.seconds_left):
+        parts.append(f"{format_seconds(max(0.0, event.seconds_left))} left")
+    is_measured = math.isfinite(event.tokens_per_second)
+    rate = format_count(round(event.tokens_per_second)) if is_measured else "?"
+    parts += [f"{rate} tokens/s", f"{format_count(event.tokens)} seen"]
+    if event.mfu is not None:
+        parts.append(f"MFU {event.mfu * 100:.0f} %")
+    parts += [_share_of_epoch(event.epoch), f"lr {event.learning_rate:.1e}"]
+    if event.gpu_bytes is not None:
+        parts.append(f"VRAM {format_bytes(event.gpu_bytes)}")
+    parts.append(f"memory {format_bytes(event.private_bytes)}")
+    return ", ".join(parts)
+
+
+def training_lines(event: Evaluated | Sampled | Saved) -> list[str]:
+    """Lines that stay: an evaluation, a checkpoint, or the beginning of a sample.
+
+    A sample is indented, with what would move a cursor escaped.
+    """
+    if isinstance(event, Evaluated):
+        perplexity = f", perplexity {math.exp(event.loss):.1f}" if event.loss < 100 else ""
+        return [f"evaluation: step {event.step}, val loss {event.loss:.3f}{perplexity}"]
+    if isinstance(event, Saved):
+        path = printable(event.path)
+        return [f"checkpoint: step {event.step} in {path}, {format_seconds(event.seconds)}"]
+    shown: list[str] = []
+    for line in event.text.split("\n"):
+        visible = printable(line)
+        shown += [
+            visible[start : start + _SAMPLE_COLUMNS]
+            for start in range(0, max(1, len(visible)), _SAMPLE_COLUMNS)
+        ]
+    if len(shown) > _SAMPLE_LINES:
+        shown = [*shown[:_SAMPLE_LINES], "…"]
+    return [f"sample: step {event.step}", *(f"  {line}".rstrip() for line in shown)]
+
+
+def _share_of_epoch(epoch: float) -> str:
+    """`37.5% of the epoch`; from the second on, `37.5% of epoch 2`."""
+    if epoch <= 1:
+        return f"{epoch:.1%} of the epoch"
+    whole = math.ceil(epoch) - 1
+    return f"{epoch - whole:.1%} of epoch {whole + 1}"

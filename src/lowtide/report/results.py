@@ -1,33 +1,83 @@
-"""What a command found: for people a few aligned lines, with `--json` one object. Both on stdout.
+"""What a command found: a few aligned lines for people, or with `--json` one object. Both go to stdout.
 
-What is said beside the result (a note, a reason) goes to stderr.
+Notes and reasons beside the result go to stderr. Here are the results about datasets, and how every result is
+printed.
 """
 
 from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import click
 import msgspec
 
-from lowtide.report.examples import example_rows, learnt_row, marked_lines
 from lowtide.units import format_bytes, format_count, format_seconds, printable
 
 if TYPE_CHECKING:
     from lowtide.dataset.check import LoaderCheck
     from lowtide.shards.describe import DatasetFacts, Sample, SplitFacts
-    from lowtide.shards.manifest import DatasetManifest, SplitRecord
+    from lowtide.shards.manifest import DatasetManifest, ExamplesRecord
     from lowtide.shards.verify import Verification
 
 SCHEMA_VERSION = 1
-"""Grows when a name in an object goes away or comes to mean something else, not when one is added."""
+"""Increased when a key of an object is removed or changes its meaning, not when one is added."""
 _SAMPLE_CHARACTERS = 160
+_STRETCH_CHARACTERS = 240
+_STRETCHES = 16
+_LEARN = {
+    "assistant": "what the assistant says",
+    "completion": "the assistant's last turn",
+    "all": "everything",
+}
+_TOO_LONG = {"split": "split into pieces", "truncate": "cut off there", "skip": "left out"}
+_END_OF_TEXT = {
+    "end": "behind each document",
+    "start": "in front of each document",
+    "none": "not there",
+}
 
-Rows = list[tuple[str, str]]
+Rows: TypeAlias = list[tuple[str, str]]
+"""Names and values, one pair a line."""
+
+
+def say(line: str, *, err: bool = False) -> None:
+    """Print one line for people, without colours.
+
+    Control characters in names are escaped, so that they cannot steer a terminal or break the line.
+    """
+    click.echo(printable(line), err=err)
+
+
+def print_rows(rows: Sequence[tuple[str, str]]) -> None:
+    """Print aligned lines, a name and a value each."""
+    for name, value in rows:
+        say(f"{name:<12} {value}")
+
+
+def show_rows(
+    rows: Sequence[tuple[str, str]], record: Mapping[str, object], *, as_json: bool
+) -> None:
+    """Print a result that was put into words elsewhere: its rows, or with `--json` all its figures."""
+    if as_json:
+        print_json(record)
+    else:
+        print_rows(rows)
+
+
+def print_json(found: Mapping[str, object]) -> None:
+    """Print the object of `--json`: one line of ASCII passes any pipe, whatever the file names are."""
+    plain = msgspec.to_builtins({"schema_version": SCHEMA_VERSION, **found}, enc_hook=_plain)
+    click.echo(json.dumps(plain))
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, Path):
+        return os.fsdecode(value)
+    raise TypeError(f"{type(value)} has no JSON form")
 
 
 def show_tokenized(
@@ -40,7 +90,7 @@ def show_tokenized(
     as_json: bool,
     quiet: bool = False,
 ) -> None:
-    """The end of a `tokenize` run."""
+    """Print the result of `tokenize`."""
     if as_json:
         print_json(
             {
@@ -71,14 +121,15 @@ def show_tokenized(
             none = f"`--separator {separator}` found a single document, which was not"
         elif manifest.documents == 1:
             none = "the only document was not"
-        _note(
-            f"{none} assigned to validation; "
-            "`--split tail --val 0.1 --restart` holds out the last tenth of the text"
+        say(
+            f"note: {none} assigned to validation; "
+            "`--split tail --val 0.1 --restart` holds out the last tenth of the text",
+            err=True,
         )
 
 
 def show_exported(out: str, manifest: DatasetManifest, *, as_json: bool) -> None:
-    """The end of an `export`."""
+    """Print the result of `export`."""
     if as_json:
         print_json({"folder": Path(out), **_counts(manifest)})
         return
@@ -94,7 +145,7 @@ def show_inspection(
     as_json: bool,
     colour: bool = False,
 ) -> None:
-    """A dataset in figures, then some of its documents; of examples, with the learnt part marked."""
+    """Print a dataset in figures, then some of its documents; in examples the learned part is marked."""
     if as_json:
         print_json({"facts": facts, "samples": list(samples), "note": note})
         return
@@ -107,7 +158,7 @@ def show_inspection(
     if facts.bytes_per_token is not None:
         size = format_bytes(facts.text_bytes or 0)
         rows.append(("text", f"{size}, {facts.bytes_per_token:.2f} bytes a token"))
-    rows += example_rows(facts.examples) if facts.examples else []
+    rows += _example_rows(facts.examples) if facts.examples else []
     for split in facts.splits:
         rows += _split_rows(split, context)
     rows += _left_out_rows(facts.bad_rows, facts.empty_documents, facts.unknown_tokens)
@@ -115,7 +166,7 @@ def show_inspection(
     for sample in samples:
         _show_sample(sample, colour=colour)
     if note:
-        _note(note)
+        say(f"note: {note}", err=True)
 
 
 def _show_sample(sample: Sample, *, colour: bool) -> None:
@@ -126,12 +177,12 @@ def _show_sample(sample: Sample, *, colour: bool) -> None:
     if sample.learnt is None:
         say(f"  {_one_line(sample)}")
         return
-    for line in marked_lines(sample, colour=colour):
+    for line in _marked_lines(sample, colour=colour):
         click.echo(f"  {line}", color=colour)
 
 
 def show_loader(found: LoaderCheck, *, as_json: bool) -> None:
-    """What a loader did in a few seconds."""
+    """Print what a loader did in a few seconds."""
     if as_json:
         print_json(
             {
@@ -162,17 +213,10 @@ def show_loader(found: LoaderCheck, *, as_json: bool) -> None:
     )
 
 
-_END_OF_TEXT = {
-    "end": "behind each document",
-    "start": "in front of each document",
-    "none": "not there",
-}
-
-
 def show_proof(
     found: Verification, *, compared: int, other_ids: int, why_no_more: str, as_json: bool
 ) -> None:
-    """What `verify` read, and every problem it found."""
+    """Print what `verify` read, and every problem it found."""
     if as_json:
         print_json(
             {
@@ -207,20 +251,19 @@ def show_proof(
     if other_ids:  # the files are as they were written: a copy would be no better
         say("hint: make the dataset again, with `--restart`", err=True)
     elif found.problems:
-        say("hint: put what is named here back from a copy, or make the dataset again", err=True)
-
-
-def show_estimate(
-    rows: Sequence[tuple[str, str]], record: Mapping[str, object], *, as_json: bool
-) -> None:
-    """What a run would do: as sentences for people, or all figures."""
-    if as_json:
-        print_json(record)
-        return
-    print_rows(rows)
+        say("hint: restore the files named above from a copy, or make the dataset again", err=True)
 
 
 def _counts(manifest: DatasetManifest) -> dict[str, object]:
+    splits = {}
+    for name, split in manifest.splits.items():
+        splits[name] = {
+            "tokens": split.tokens,
+            "documents": split.documents,
+            "files": len(split.shards),
+        }
+        if split.learnt:
+            splits[name]["learnt_tokens"] = split.learnt.tokens
     found: dict[str, object] = {
         "tokens": manifest.tokens,
         "documents": manifest.documents,
@@ -229,25 +272,20 @@ def _counts(manifest: DatasetManifest) -> dict[str, object]:
         "empty_documents": manifest.empty_documents,
         "skipped": manifest.skipped,
         "unknown_tokens": manifest.unknown_tokens,
-        "splits": {name: _split_counts(split) for name, split in manifest.splits.items()},
+        "splits": splits,
     }
     return found | ({"examples": manifest.examples} if manifest.examples else {})
 
 
-def _split_counts(split: SplitRecord) -> dict[str, int]:
-    found = {"tokens": split.tokens, "documents": split.documents, "files": len(split.shards)}
-    return found | ({"learnt_tokens": split.learnt.tokens} if split.learnt else {})
-
-
 def _manifest_rows(manifest: DatasetManifest) -> Rows:
     rows: Rows = []
-    rows += example_rows(manifest.examples) if manifest.examples else []
+    rows += _example_rows(manifest.examples) if manifest.examples else []
     for name, split in manifest.splits.items():
         documents = f", {_many(split.documents, 'document')}" if split.index else ""
         holds = f"{_many(split.tokens, 'token')}{documents}, {_many(len(split.shards), 'file')}"
         rows.append((name, holds if split.tokens else "nothing"))
         if split.learnt:
-            rows.append(learnt_row(split.learnt.tokens, split.tokens))
+            rows.append(_learnt_row(split.learnt.tokens, split.tokens))
     if manifest.text_bytes and manifest.tokens:
         per_token = manifest.text_bytes / manifest.tokens
         rows.append(("text", f"{format_bytes(manifest.text_bytes)}, {per_token:.2f} bytes a token"))
@@ -276,7 +314,7 @@ def _split_rows(split: SplitFacts, context: int) -> Rows:
     files = f"{_many(split.files, 'file')}, {format_bytes(split.stored_bytes)}"
     rows = [(split.name, f"{_many(split.tokens, 'token')}{documents}, {files}")]
     if split.learnt_tokens is not None:
-        rows.append(learnt_row(split.learnt_tokens, split.tokens))
+        rows.append(_learnt_row(split.learnt_tokens, split.tokens))
     if split.longest_documents:
         longest = [
             f"{format_count(one.tokens)} (document {one.number})" for one in split.longest_documents
@@ -298,34 +336,67 @@ def _many(count: int, thing: str) -> str:
 
 
 def _one_line(sample: Sample) -> str:
-    """The beginning of a document as it reads, with what would move the cursor escaped."""
+    """The beginning of a document, with what would move the cursor escaped."""
     shown = printable(sample.text[:_SAMPLE_CHARACTERS])
     is_cut = len(sample.text) > _SAMPLE_CHARACTERS or sample.shown_tokens < sample.document.tokens
     return shown + ("…" if is_cut else "")
 
 
-def say(line: str, *, err: bool = False) -> None:
-    """One line for people. Control characters in names are escaped, so that they cannot steer a terminal or
-    break the line. Coloured lines are written elsewhere."""
-    click.echo(printable(line), err=err)
+def _example_rows(record: ExamplesRecord) -> Rows:
+    """How rows became tokens, and what was too long."""
+    made = (
+        f"{format_count(record.examples)} of kind {record.kind}, by the template {record.template}"
+    )
+    rows = [("examples", made), ("learnt", _LEARN.get(record.learn, record.learn))]
+    if record.too_long_count:
+        done = _TOO_LONG.get(record.too_long, record.too_long)
+        long = f"{format_count(record.too_long_count)} of more than {record.context} tokens, {done}"
+        rows.append(("too long", long))
+    if record.dropped_count:
+        rows.append(
+            ("dropped", f"{format_count(record.dropped_count)} with nothing to learn in them")
+        )
+    return rows
 
 
-def print_rows(rows: Sequence[tuple[str, str]]) -> None:
-    for name, value in rows:
-        say(f"{name:<12} {value}")
+def _learnt_row(learnt_tokens: int, tokens: int) -> tuple[str, str]:
+    """`  learnt   1.2M tokens, 31.4 % of them`."""
+    share = f", {100 * learnt_tokens / tokens:.1f} %" if tokens else ""
+    return "  learnt", f"{format_count(learnt_tokens)} tokens{share}"
 
 
-def _note(text: str) -> None:
-    say(f"note: {text}", err=True)
+def _marked_lines(sample: Sample, *, colour: bool) -> Iterator[str]:
+    """The text of an example with its learned parts between « and », and long parts without their middle.
+
+    It ends with … if more follows: later tokens, or learned parts beyond the first few.
+    """
+    text = ""
+    for shown, learnt in _stretches(sample):
+        visible = printable(_shortened(shown), keep="\n")
+        if learnt:
+            visible = f"«{visible}»"
+            visible = click.style(visible, fg="green") if colour else visible
+        text += visible
+    has_more_learnt = len(sample.learnt_text or ()) > _STRETCHES
+    if has_more_learnt or sample.shown_tokens < sample.document.tokens:
+        text += "…"
+    yield from text.split("\n")
 
 
-def print_json(found: Mapping[str, object]) -> None:
-    """The one way to stdout for `--json`: one line of ASCII passes any pipe, and any file name."""
-    plain = msgspec.to_builtins({"schema_version": SCHEMA_VERSION, **found}, enc_hook=_plain)
-    click.echo(json.dumps(plain))
+def _stretches(sample: Sample) -> Iterator[tuple[str, bool]]:
+    """The text in parts, each with whether it is learned; it ends with the last learned part that is shown."""
+    spans = sample.learnt_text or ()
+    at = 0
+    for start, end in spans[:_STRETCHES]:
+        yield sample.text[at:start], False
+        yield sample.text[start:end], True
+        at = end
+    if len(spans) <= _STRETCHES:
+        yield sample.text[at:], False
 
 
-def _plain(value: object) -> object:
-    if isinstance(value, Path):
-        return os.fsdecode(value)
-    raise TypeError(f"{type(value)} has no JSON form")
+def _shortened(text: str) -> str:
+    if len(text) <= _STRETCH_CHARACTERS:
+        return text
+    half = _STRETCH_CHARACTERS // 2
+    return f"{text[:half]} … {text[-half:]}"

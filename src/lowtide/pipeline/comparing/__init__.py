@@ -1,1 +1,1 @@
-"""What `compare` does with one way: the sample it gets, the box it runs in, how it grows, how that is told."""
+"""What `compare` does with one way: the sample, the box it runs in, how it grows, and the result in words."""

@@ -1,7 +1,7 @@
-"""One way, alone in a box: its memory over time, how far it came, and how it ended.
+"""Run one way alone in a box: its memory over time, how far it came, and how it ended.
 
-Where no cgroup can be made, samples are compared with the limit and what is above it is killed; a limit on data
-stands behind that, against what grows between two samples.
+If no cgroup can be made, memory is sampled, and a way above the limit is killed. A limit on data backs that up,
+against growth between two samples.
 """
 
 from __future__ import annotations
@@ -30,22 +30,22 @@ Look: TypeAlias = Callable[["Moment"], None]
 
 _INTERVAL_SECONDS, _LONGEST_INTERVAL_SECONDS = 0.05, 0.2
 _COST_TIMES = 6
-"""A large tree is looked at less often: looking takes time that the way may need."""
+"""A large process tree is measured less often: measuring takes time that the way may need."""
 _DEATH_SECONDS = 1.0
-"""A process that is being killed gives back its memory; what is seen of that is not drawn."""
-_WALL_TIMES = 2
-"""Behind the sampled limit stands one on data, which counts what is reserved and never touched, too."""
+"""A process that is being killed gives back its memory; samples of that are not drawn."""
+_DATA_TIMES = 2
+"""The limit on data is larger than the sampled one: it also counts memory that is reserved and never used."""
 _LAST_OF_STDERR = 4000
 _MOST_POINTS = 480
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoxedJob:
-    """A command, and what it may take."""
+    """A command, and the memory and time it may take."""
 
     command: list[str]
     work: Path
-    """Where it runs, and where its output is kept."""
+    """Folder in which it runs and its output is kept."""
     environment: Mapping[str, str]
     limit_bytes: int
     timeout_seconds: float
@@ -53,31 +53,31 @@ class BoxedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """A way while it runs."""
+    """The state of a way while it runs."""
 
     seconds: float
     private_bytes: int
     share: float | None
-    """Of the text; None when it does not tell."""
+    """Share of the text that is done; None if the way does not report it."""
     stage: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Boxed:
-    """What came out of the box; all of it measured."""
+    """How a run in a box ended, and what it took; all of it measured."""
 
     ending: Ending
     seconds: float
     peak_private_bytes: int
     peak_charged_bytes: int | None
-    """The kernel's own figure, page cache included."""
+    """The kernel's own figure, with page cache; None without a cgroup."""
     share: float | None
     stage: str
     tokens: int | None
     points: tuple[tuple[float, int], ...]
     """Seconds and private bytes."""
     complaint: str
-    """The last line it wrote to stderr, where it failed."""
+    """The last line it wrote to stderr, if it failed."""
 
     @property
     def in_words(self) -> str:
@@ -94,7 +94,7 @@ class Boxed:
 
 
 class ProgressFile:
-    """Adds up what a way appends; asks for nothing where there is no such file."""
+    """Adds up the progress that a way appends to its file; a way without such a file has none."""
 
     def __init__(self, path: Path, text_bytes: int) -> None:
         self._path = path
@@ -111,7 +111,7 @@ class ProgressFile:
         return min(1.0, self._done_bytes / max(1, self._text_bytes))
 
     def read_on(self) -> None:
-        """Take in whole lines that are new."""
+        """Read the whole lines that are new."""
         try:
             with self._path.open("rb") as file:
                 file.seek(self._position)
@@ -133,18 +133,52 @@ class ProgressFile:
 
 
 @dataclass(slots=True, kw_only=True)
-class _Watch:
-    """What was seen so far."""
+class _BoxedRun:
+    """A way that runs, and what was measured so far."""
 
+    job: BoxedJob
+    box: Box | None
+    progress: ProgressFile
     started: float
     points: list[tuple[float, int]] = field(default_factory=list)
     peak_bytes: int = 0
     over_limit: bool = False
     too_slow: bool = False
 
-    @property
-    def goes_on(self) -> bool:
-        return not (self.over_limit or self.too_slow)
+    def measure(self, pid: int) -> Moment:
+        """Measure once. One killed process makes a way dead, even if its others wait for that one for ever."""
+        seconds, used = time.monotonic() - self.started, measure_tree(pid).private_bytes
+        self.progress.read_on()
+        if used:
+            self.points.append((seconds, used))
+            self.peak_bytes = max(self.peak_bytes, used)
+        self.too_slow = seconds > self.job.timeout_seconds
+        self.over_limit = self.box.oom_kills() > 0 if self.box else used > self.job.limit_bytes
+        share, stage = self.progress.share, self.progress.stage
+        return Moment(seconds=seconds, private_bytes=used, share=share, stage=stage)
+
+    def result(self, code: int, seconds: float) -> Boxed:
+        """How it ended: by its exit code, and by what was measured before."""
+        complaint = _last_line(self.job.work / "stderr")
+        was_killed = self.over_limit or (self.box is not None and self.box.oom_kills() > 0)
+        ending: Ending = "finished" if code == 0 else "failed"
+        if was_killed or complaint.startswith("MemoryError"):
+            ending = "died"
+        elif self.too_slow:
+            ending = "too slow"
+        elif code == DoesNotFitError.exit_code:
+            ending = "refused"
+        return Boxed(
+            ending=ending,
+            seconds=seconds,
+            peak_private_bytes=self.peak_bytes,
+            peak_charged_bytes=self.box.peak_charged_bytes() if self.box else None,
+            share=1.0 if ending == "finished" else self.progress.share,
+            stage=self.progress.stage,
+            tokens=self.progress.tokens,
+            points=thin_out(_up_to_death(self.points) if ending == "died" else self.points),
+            complaint=complaint if ending in ("failed", "refused") else "",
+        )
 
 
 def run_boxed(
@@ -155,59 +189,44 @@ def run_boxed(
     should_stop: ShouldStop = never_stop,
     look: Look = lambda _moment: None,
 ) -> Boxed:
-    """Run to the end, whatever end that is; nothing of it is alive afterwards."""
-    with (job.work / "stderr").open("wb") as complaints, (job.work / "stdout").open("wb") as said:
-        watch = _Watch(started=time.monotonic())
+    """Run a way until it ends or must be ended; none of its processes is alive afterwards."""
+    with (job.work / "stderr").open("wb") as messages, (job.work / "stdout").open("wb") as output:
+        run = _BoxedRun(job=job, box=box, progress=progress, started=time.monotonic())
         process = subprocess.Popen(
-            _entered(job, box),
+            _command_in_box(job, box),
             cwd=job.work,
             env=job.environment,
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=complaints,
+            stdout=output,
+            stderr=messages,
             start_new_session=True,
         )
         try:
-            while process.poll() is None and watch.goes_on:
+            while process.poll() is None and not (run.over_limit or run.too_slow):
                 refuse_to_go_on(should_stop())
                 began = time.monotonic()
-                look(_see(process.pid, job, box, progress, watch))
-                _wait(process, time.monotonic() - began)
+                look(run.measure(process.pid))
+                pause = max(_INTERVAL_SECONDS, _COST_TIMES * (time.monotonic() - began))
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    process.wait(timeout=min(pause, _LONGEST_INTERVAL_SECONDS))
         finally:
             _kill(process, box)
-        seconds = time.monotonic() - watch.started
+        seconds = time.monotonic() - run.started
     progress.read_on()
-    return _result(process.returncode, watch, seconds, box, progress, job.work)
+    return run.result(process.returncode, seconds)
 
 
-def _see(pid: int, job: BoxedJob, box: Box | None, progress: ProgressFile, watch: _Watch) -> Moment:
-    """One look at everything; a way that lost one process is dead, even if the others wait for it for ever."""
-    seconds, used = time.monotonic() - watch.started, measure_tree(pid).private_bytes
-    progress.read_on()
-    if used:
-        watch.points.append((seconds, used))
-        watch.peak_bytes = max(watch.peak_bytes, used)
-    watch.too_slow = seconds > job.timeout_seconds
-    watch.over_limit = box.oom_kills() > 0 if box else used > job.limit_bytes
-    return Moment(seconds=seconds, private_bytes=used, share=progress.share, stage=progress.stage)
-
-
-def _entered(job: BoxedJob, box: Box | None) -> list[str]:
+def _command_in_box(job: BoxedJob, box: Box | None) -> list[str]:
     if sys.platform == "win32":
-        return job.command  # nothing there becomes another command
-    wall = 0 if box else _WALL_TIMES * job.limit_bytes
-    started = python_command("-m", "lowtide.pipeline.ways.start", str(wall), *job.command)
+        return job.command  # there is no exec
+    data_limit_bytes = 0 if box else _DATA_TIMES * job.limit_bytes
+    module = "lowtide.pipeline.ways.start"
+    started = python_command("-m", module, str(data_limit_bytes), *job.command)
     return box.command_inside(started) if box else started
 
 
-def _wait(process: subprocess.Popen[bytes], looked_seconds: float) -> None:
-    pause = max(_INTERVAL_SECONDS, _COST_TIMES * looked_seconds)
-    with contextlib.suppress(subprocess.TimeoutExpired):
-        process.wait(timeout=min(pause, _LONGEST_INTERVAL_SECONDS))
-
-
 def _kill(process: subprocess.Popen[bytes], box: Box | None) -> None:
-    """The whole session, and all who have left it but are still in the box."""
+    """Kill the whole session, and processes that left it but are still in the box."""
     if sys.platform == "win32":
         import psutil  # there are no sessions there
 
@@ -220,46 +239,14 @@ def _kill(process: subprocess.Popen[bytes], box: Box | None) -> None:
                 os.kill(pid, signal.SIGKILL)
 
 
-def _result(
-    code: int,
-    watch: _Watch,
-    seconds: float,
-    box: Box | None,
-    progress: ProgressFile,
-    work: Path,
-) -> Boxed:
-    complaint = _last_line(work / "stderr")
-    ending = _ending(code, watch, box, complaint)
-    return Boxed(
-        ending=ending,
-        seconds=seconds,
-        peak_private_bytes=watch.peak_bytes,
-        peak_charged_bytes=box.peak_charged_bytes() if box else None,
-        share=1.0 if ending == "finished" else progress.share,
-        stage=progress.stage,
-        tokens=progress.tokens,
-        points=thin_out(_up_to_death(watch.points) if ending == "died" else watch.points),
-        complaint=complaint if ending in ("failed", "refused") else "",
-    )
-
-
-def _ending(code: int, watch: _Watch, box: Box | None, complaint: str) -> Ending:
-    if watch.over_limit or (box and box.oom_kills()) or complaint.startswith("MemoryError"):
-        return "died"
-    if watch.too_slow:
-        return "too slow"
-    if code == DoesNotFitError.exit_code:
-        return "refused"
-    return "finished" if code == 0 else "failed"
-
-
 def _last_line(path: Path) -> str:
-    """Of a traceback the error itself; of our own two lines the problem."""
+    """The last line of a traceback, which is the error; of lowtide's own messages the problem."""
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _LAST_OF_STDERR))
         lines = file.read().decode(errors="replace").strip().splitlines()
-    told = [line for line in lines if line.startswith("error: ")]
-    return told[-1].removeprefix("error: ") if told else (lines[-1] if lines else "")
+    errors = [line for line in lines if line.startswith("error: ")]
+    last = errors[-1:] or lines[-1:]
+    return last[0].removeprefix("error: ") if last else ""
 
 
 def _up_to_death(points: list[tuple[float, int]]) -> list[tuple[float, int]]:
@@ -271,7 +258,7 @@ def _up_to_death(points: list[tuple[float, int]]) -> list[tuple[float, int]]:
 
 
 def thin_out(points: list[tuple[float, int]]) -> tuple[tuple[float, int], ...]:
-    """At most so many that a picture shows them apart: of neighbours the highest stays, and the last of all."""
+    """As many points as a picture can show: the highest of neighbours, and the last of all."""
     step = -(-len(points) // _MOST_POINTS)
     if step <= 1:
         return tuple(points)

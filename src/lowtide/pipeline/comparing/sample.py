@@ -1,7 +1,7 @@
-"""The beginning of the user's own input, at document borders, as JSON lines in sixteen files of like size.
+"""The beginning of the user's own input, cut between documents, as JSON lines in sixteen files of similar size.
 
-The first four files are the quarter, the first two the eighth: every way is asked about several sizes, and no
-text is written twice.
+The first four files are a quarter, the first two an eighth: every way runs on several sizes, and no text is
+written twice.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from lowtide.units import KIB, MIB
 
 PARTS = 16
 _LONGEST_BYTES = MIB
-"""Documents are cut here, or at a 64th of a small sample: a book in one piece would be all of it."""
+"""Longer documents are cut, or those above a 64th of a small sample: one book would be all of it."""
 _SHORTEST_CUT_BYTES = 4 * KIB
 _ROW_LIMIT_BYTES = 64 * MIB
 _ENOUGH = 0.95
@@ -30,36 +30,36 @@ _ENOUGH = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSample:
-    """What all ways are given."""
+    """The text that all ways are given."""
 
     files: tuple[Path, ...]
     text_bytes: tuple[int, ...]
-    """Of each file, without JSON around it."""
+    """Size of the text in each file, without the JSON around it."""
     documents: int
     cut_documents: int
-    """Pieces of documents that were too long to be taken whole."""
+    """How often a document was cut because it was too long."""
     replaced: int
-    """Places that were no UTF-8."""
+    """Places that were not UTF-8."""
     input_share: float
-    """How much of the stored input it is."""
+    """Share of the stored input."""
 
     @property
     def total_bytes(self) -> int:
-        """Text in all of it."""
+        """Size of all its text."""
         return sum(self.text_bytes)
 
     @property
     def full_bytes(self) -> int:
-        """Text in the whole input: measured where the sample is all of it, else by its share."""
+        """Size of the text in the whole input: measured if the sample is all of it, else estimated."""
         return round(self.total_bytes / self.input_share)
 
     @property
     def is_everything(self) -> bool:
-        """Whether nothing of the input was left."""
+        """Whether the sample is the whole input."""
         return self.input_share >= 1
 
     def first(self, sixteenths: int) -> tuple[tuple[Path, ...], int]:
-        """The files of a part of the sample, and the text in them."""
+        """The first files of the sample, and the size of their text."""
         return self.files[:sixteenths], sum(self.text_bytes[:sixteenths])
 
 
@@ -72,9 +72,9 @@ def take_sample(
     separator: str = "file",
     between: Callable[[], None] = lambda: None,
 ) -> TextSample:
-    """Write the sample into an empty folder. An input that is shorter is taken whole, in even parts.
+    """Write the sample into an empty folder. A shorter input is taken whole, in even parts.
 
-    `between` is called after every block, and may raise to end it.
+    `between` is called after every block, and may raise an error to stop.
     """
     longest = _longest_bytes(sample_bytes)
     settings = ReadSettings(
@@ -93,7 +93,7 @@ def take_sample(
     if not sample.total_bytes:
         raise DataError(
             f"{inputs[0].path} holds no text to compare on",
-            remedy="name a file with text; of rows, `--column` says where it is",
+            remedy="name a file with text; for rows, pass the column with the text as `--column`",
         )
     return sample
 
@@ -124,7 +124,7 @@ def _write(
 
 
 def _share_before(inputs: Sequence[InputFile], block: Block) -> float:
-    """How much of the stored input lies before a block's end; of columns by rows, for pages are large."""
+    """Share of the stored input before a block's end; in columnar files by rows: their pages are large."""
     stored = max(1, sum(item.size_bytes for item in inputs))
     at = block.after
     done = block.input_done_bytes
@@ -136,7 +136,7 @@ def _share_before(inputs: Sequence[InputFile], block: Block) -> float:
 
 
 class _Documents:
-    """Puts documents together that blocks have cut, up to a block's length."""
+    """Joins documents that were split between blocks, up to a block's length."""
 
     def __init__(self, settings: ReadSettings) -> None:
         self._delimiter = settings.delimiter
@@ -147,7 +147,7 @@ class _Documents:
         self.replaced = 0
 
     def of(self, block: Block) -> Iterator[bytes]:
-        """Whole documents; a long one in pieces."""
+        """The whole documents of a block; a long one in pieces."""
         self.replaced += block.bad_count
         *whole, rest = block.text.split(self._delimiter)
         for text in whole:
@@ -164,7 +164,7 @@ class _Documents:
             self._open = self._open[cut:]
 
     def rest(self) -> Iterator[bytes]:
-        """What is left at the end."""
+        """The last document of the input."""
         text, self._open = self._open, b""
         if text:
             yield text
@@ -193,7 +193,7 @@ class _Parts:
         return sum(self._text_bytes) >= self._sample_bytes
 
     def add(self, text: bytes) -> None:
-        """Into the part that the text's beginning belongs to."""
+        """Write a document into the part in which it begins."""
         at = min(PARTS - 1, sum(self._text_bytes) * PARTS // self._sample_bytes)
         line = json.dumps({"text": text.decode()}, ensure_ascii=False)
         self._files[at].write(line.encode() + b"\n")
@@ -201,7 +201,7 @@ class _Parts:
         self._documents += 1
 
     def sealed(self, documents: _Documents, input_share: float) -> TextSample:
-        """The sample, its bytes handed to the system."""
+        """The finished sample, with all bytes handed to the system."""
         for file in self._files:
             file.flush()
         return TextSample(

@@ -1,4 +1,7 @@
-"""Being asked to end: a comparison keeps nothing and never resumes where it stopped, and says so."""
+"""Stopping a comparison: it keeps nothing and cannot be resumed, and its messages say so.
+
+Imports little, because the command must listen for signals before it loads the rest.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ if TYPE_CHECKING:
     from lowtide.events import StopReason
     from lowtide.pipeline.watch_run import ShouldStop
 
-_REMEDY = "run the same command again: it begins anew, for nothing of it was kept"
+_REMEDY = "run the same command again: it starts from the beginning, since nothing was kept"
 
 
 @contextmanager
 def listen_for_the_end() -> Iterator[ShouldStop]:
-    """As `listen_for_stops`; a second Ctrl-C ends at once, with words that are true of a comparison."""
+    """Listen for stops; a second Ctrl-C ends the comparison at once, and does not promise that it resumes."""
     try:
         with listen_for_stops() as should_stop:
             yield should_stop
@@ -27,8 +30,8 @@ def listen_for_the_end() -> Iterator[ShouldStop]:
 
 
 def refuse_to_go_on(reason: StopReason | None) -> None:
-    """Raise what ends the whole comparison, if somebody asked for it."""
+    """Raise the error that ends the whole comparison, if somebody asked for a stop."""
     if reason == "interrupted":
         raise InterruptedRun("interrupted; all ways were ended and removed", remedy=_REMEDY)
     if reason is not None:
-        raise StoppedError("asked to end; all ways were ended and removed", remedy=_REMEDY)
+        raise StoppedError("asked to stop; all ways were ended and removed", remedy=_REMEDY)

@@ -1,4 +1,4 @@
-"""Which ways there are, what each needs, and the command that runs it."""
+"""The ways that are compared (baselines and lowtide itself), what each needs, and the command that runs it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from lowtide.units import MIB
 
 Job: TypeAlias = Literal["tokenize", "train a tokenizer"]
 EXTRA = "compare"
-"""The extra of lowtide that brings what the usual ways need."""
+"""The extra of lowtide that installs what the baselines need."""
 FACTS_NAME = "encoding.json"
 _PACKAGE = "lowtide.pipeline.ways"
 _BUDGET_SHARE = 0.9
-"""Of the box, for lowtide's `--memory`: the rest is for page cache, which the box charges as well."""
+"""Share of the box for lowtide's `--memory`: the rest is for page cache, which the box also charges."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Task:
-    """One run of a way: on which files, where to, with what."""
+    """One run of a way: its input files, tokenizer and output."""
 
     files: tuple[Path, ...]
     tokenizer: Path
@@ -37,21 +37,21 @@ class Task:
 
     @property
     def budget_bytes(self) -> int:
-        """What lowtide is told to stay in."""
+        """The `--memory` that lowtide gets."""
         return int(self.limit_bytes * _BUDGET_SHARE) // MIB * MIB
 
     @property
     def tokenizer_file(self) -> Path:
-        """The tokenizer as lowtide takes it."""
+        """The file that lowtide takes as `--tokenizer`."""
         return next(path for path in self.tokenizer.iterdir() if path.name != FACTS_NAME)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Way:
-    """One way to do a job."""
+    """One way to do a job: a baseline, or lowtide itself."""
 
     key: str
-    """As `--ways` takes it."""
+    """Its name for `--ways`."""
     name: str
     job: Job
     needs: tuple[str, ...]
@@ -61,7 +61,7 @@ class Way:
 
     @property
     def missing(self) -> list[str]:
-        """What it needs and is not installed."""
+        """Packages that it needs and that are not installed."""
         return [name for name in self.needs if importlib.util.find_spec(name) is None]
 
 
@@ -144,7 +144,7 @@ WAYS = (
 
 
 def choose_ways(keys: Sequence[str] | None) -> tuple[Way, ...]:
-    """The ways asked for, in our order; all of them for None."""
+    """The requested ways, in our order; all of them for None."""
     if keys is None:
         return WAYS
     known = [way.key for way in WAYS]
@@ -158,7 +158,7 @@ def choose_ways(keys: Sequence[str] | None) -> tuple[Way, ...]:
 
 
 def write_tokenizer(vocabulary: Vocabulary, folder: Path) -> None:
-    """The tokenizer as every way's encoder reads it: nothing is fetched from anywhere."""
+    """Write the tokenizer as every way's encoder reads it, so that nothing is downloaded."""
     if vocabulary.end_of_text is None:
         raise UsageError(
             f"the tokenizer {vocabulary.name} has no end-of-text token",

@@ -1,19 +1,17 @@
-"""A comparison as a table and a few sentences; every figure says whether it was measured or predicted."""
+"""A comparison as tables and a few sentences; every figure says whether it was measured or predicted."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lowtide.pipeline.compare import Comparison, SizedRun, WayResult
+from lowtide.pipeline.compare import Comparison, WayResult
+from lowtide.pipeline.comparing.growth import SizedRun
 from lowtide.pipeline.comparing.sample import PARTS
 from lowtide.pipeline.comparing.ways import EXTRA, Way
+from lowtide.svg import MemoryCurve
 from lowtide.units import format_bytes, format_count, format_seconds, round_up_to_mib
-
-CurveText = tuple[str, str, Sequence[tuple[float, int]], str, bool, bool]
-"""Job, name, seconds and bytes, how it ended if not well, whether it died, whether it is ours."""
 
 
 class Table(NamedTuple):
@@ -26,24 +24,29 @@ class Table(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Prediction:
-    """What a way would take of the whole input."""
+    """The predicted memory and time of a way on the whole input."""
 
     peak_bytes: int
     seconds: float
     peak_is_least: bool
-    """It died, and the line knows of nothing above the limit: more than this, and nobody knows how much."""
+    """It died, and the line does not rise above the limit: it needs more than this, and how much is unknown."""
     seconds_are_least: bool
 
 
 def tables(found: Comparison) -> list[Table]:
-    """One for each job that was compared."""
+    """One table for each job that was compared."""
     jobs = list(dict.fromkeys(result.way.job for result in found.results))
     return [_table(job, found) for job in jobs]
 
 
 def introduce(found: Comparison) -> list[tuple[str, str]]:
-    """What was compared, and what held the limit."""
+    """What was compared, and what enforced the limit."""
     sample = found.sample
+    enforced = f"enforced by the kernel ({found.how})"
+    if found.how == "sampled":
+        enforced = (
+            "sampled: no cgroup can be made here, so what was above it was killed at the next look"
+        )
     share = "all of it" if sample.is_everything else f"the first {sample.input_share:.1%} of it"
     rows = [
         (
@@ -51,7 +54,7 @@ def introduce(found: Comparison) -> list[tuple[str, str]]:
             f"{format_bytes(sample.total_bytes)} of text in {format_count(sample.documents)} documents, "
             f"{share} (measured)",
         ),
-        ("limit", f"{format_bytes(found.limit_bytes)} for each way alone, {_held_by(found.how)}"),
+        ("limit", f"{format_bytes(found.limit_bytes)} for each way alone, {enforced}"),
     ]
     if not sample.is_everything:
         rows.append(("full input", f"{format_bytes(sample.full_bytes)} of text (predicted)"))
@@ -60,7 +63,7 @@ def introduce(found: Comparison) -> list[tuple[str, str]]:
 
 def remarks(found: Comparison) -> list[str]:
     """What a reader should know beside the figures."""
-    lines = [*_of_tokens(found), *_of_the_sample(found)]
+    lines = [*_token_remarks(found), *_sample_remarks(found)]
     ours = next((result for result in found.results if result.budget_bytes), None)
     if ours is not None and ours.budget_bytes is not None:
         lines.append(
@@ -80,7 +83,7 @@ def remarks(found: Comparison) -> list[str]:
 
 
 def short_note(result: WayResult) -> str:
-    """For beside a name: `died at 53 %`; nothing of one that finished."""
+    """A note beside a way's name: `died at 53 %`; empty if it finished."""
     whole = result.whole
     if whole.ending == "finished":
         return ""
@@ -88,23 +91,23 @@ def short_note(result: WayResult) -> str:
     return f"{whole.ending}{at}"
 
 
-def curves(found: Comparison) -> list[CurveText]:
+def curves(found: Comparison) -> list[MemoryCurve]:
     """Every way's memory on the whole sample, for a picture."""
     return [
-        (
-            one.way.job,
-            one.way.name,
-            one.whole.points,
-            short_note(one),
-            one.whole.ending == "died",
-            one.way.ours,
+        MemoryCurve(
+            panel=one.way.job,
+            name=one.way.name,
+            points=one.whole.points,
+            died=one.whole.ending == "died",
+            note=short_note(one),
+            ours=one.way.ours,
         )
         for one in found.results
     ]
 
 
 def record(found: Comparison) -> dict[str, object]:
-    """All figures under their names, for `--json`."""
+    """All figures, for `--json`."""
     sample = found.sample
     return {
         "limit_bytes": found.limit_bytes,
@@ -197,7 +200,7 @@ def _row(result: WayResult, ours: WayResult | None, found: Comparison) -> tuple[
 
 
 def _per_gib(result: WayResult) -> str:
-    """What more text takes; ours fills caches as far as its budget goes, and no line through that goes on."""
+    """Memory for more text. Lowtide fills its caches up to its budget, so that no line can predict it."""
     if result.way.ours:
         return "in budget"
     growth = result.growth
@@ -205,7 +208,7 @@ def _per_gib(result: WayResult) -> str:
 
 
 def _ratio(result: WayResult, ours: WayResult | None) -> str:
-    """By the largest size that both came to the end of; with a `*` where that is not the whole sample."""
+    """Time in times of lowtide's, on the largest size both finished; `*` if not the whole sample."""
     if ours is None or (result is ours and result.whole.ending == "finished"):
         return "1" if ours else "-"
     size = _common_sixteenths(result, ours)
@@ -216,7 +219,7 @@ def _ratio(result: WayResult, ours: WayResult | None) -> str:
 
 
 def _common_sixteenths(result: WayResult, ours: WayResult | None) -> int:
-    """The largest size that both finished; 0 where there is none."""
+    """The largest size that both finished, in sixteenths; 0 if there is none."""
     if ours is None:
         return 0
     return max(_finished_seconds(result).keys() & _finished_seconds(ours).keys(), default=0)
@@ -230,8 +233,11 @@ def _finished_seconds(result: WayResult) -> dict[int, float]:
 
 
 def _predict(result: WayResult, found: Comparison) -> _Prediction | None:
-    """The line's end. Of lowtide no more than its budget, which is what a budget is; of a way that died no less
-    than the limit it died at, and no less time than it had."""
+    """The line continued to the full input.
+
+    Never more than its budget for lowtide. For a way that died, never less than the limit it died at, nor less
+    time than it had.
+    """
     growth, whole, full = result.growth, result.whole, found.sample.full_bytes
     peak_bytes = growth.peak_at(full) if growth else 0
     seconds = growth.seconds_at(full) if growth else 0.0
@@ -270,26 +276,19 @@ def _least(figure: str, is_least: bool) -> str:
     return f"more than {figure}" if is_least else figure
 
 
-def _held_by(how: str) -> str:
-    if how == "sampled":
-        return (
-            "sampled: no cgroup can be made here, so what was above it was killed at the next look"
-        )
-    return f"enforced by the kernel ({how})"
-
-
-def _of_tokens(found: Comparison) -> list[str]:
-    """All ways must have made the same tokens, or they did not do the same work."""
-    told = {result.way.name: result.whole.tokens for result in found.results if result.whole.tokens}
-    if len(told) < 2:
+def _token_remarks(found: Comparison) -> list[str]:
+    """Whether all ways made the same number of tokens: if not, they did not do the same work."""
+    counts = {one.way.name: one.whole.tokens for one in found.results if one.whole.tokens}
+    if len(counts) < 2:
         return []
-    if len(set(told.values())) == 1:
-        return [f"all that finished made the same {format_count(next(iter(told.values())))} tokens"]
-    each = ", ".join(f"{name} {count:,}" for name, count in told.items())
+    if len(set(counts.values())) == 1:
+        count = format_count(next(iter(counts.values())))
+        return [f"all that finished made the same {count} tokens"]
+    each = ", ".join(f"{name} {count:,}" for name, count in counts.items())
     return [f"warning: they made different numbers of tokens: {each}"]
 
 
-def _of_the_sample(found: Comparison) -> list[str]:
+def _sample_remarks(found: Comparison) -> list[str]:
     sample, lines = found.sample, []
     if sample.cut_documents:
         times = "once" if sample.cut_documents == 1 else f"{sample.cut_documents} times"
@@ -300,9 +299,5 @@ def _of_the_sample(found: Comparison) -> list[str]:
 
 
 def _left_out(way: Way) -> str:
-    missing = _joined(way.missing)
+    missing = " and ".join(way.missing)
     return f"left out: {way.name} needs {missing}; `pip install 'lowtide[{EXTRA}]'` brings it"
-
-
-def _joined(names: Sequence[str]) -> str:
-    return " and ".join(names)

@@ -2,7 +2,7 @@
 
     python -m lowtide.pipeline.demo.corpus corpus.parquet /usr/lib/python3.11
 
-A file a row, in the order of their names, so that the same Python gives the same bytes.
+One row for each file, in the order of their names, so that the same Python gives the same bytes.
 """
 
 from __future__ import annotations
@@ -22,28 +22,28 @@ from lowtide.units import MIB
 
 _NOT_OF_THE_LIBRARY = frozenset({"site-packages", "dist-packages", "__pycache__"})
 _GROUP_BYTES = 4 * MIB
-"""Text that is held at a time."""
+"""Amount of text that is held at a time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusFacts:
-    """What went into the file."""
+    """What the corpus was made of."""
 
     files: int
     text_bytes: int
     left_out: int
-    """Files that are not text in the encoding that they name: the library has some to test itself with."""
+    """Files that are not text in the encoding that they declare: the library has some for its own tests."""
 
 
 def write_corpus(path: Path, library: Path) -> CorpusFacts:
-    """All sources below `library`, whole and durable at `path`; UsageError where there are none."""
+    """Write all sources below `library` to `path`, whole and durable. Raises UsageError if there are none."""
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         facts = _write_rows(partial, library)
         if not facts.files:
             raise UsageError(
                 f"{library} holds no sources of Python's standard library",
-                remedy="use a Python that has them, or begin with a text of yours: "
+                remedy="use a Python that has them, or begin with your own text: "
                 "`lowtide tokenize TEXT --out tokens`",
             )
         publish(partial, path)

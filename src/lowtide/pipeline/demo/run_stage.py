@@ -1,4 +1,4 @@
-"""One stage in a process of its own: its peak is its own, and what it says is kept."""
+"""One stage in a process of its own, so that its peak is its own. What it prints is kept."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ from lowtide.pipeline.watch_run import ShouldStop
 from lowtide.storage.publish import storage_errors
 
 Look: TypeAlias = Callable[[float, str], None]
-"""Told now and then: the seconds that a command has taken, and the last line that it said."""
+"""Called now and then with the seconds that a command has taken, and the last line that it printed."""
 _LOOK_SECONDS = 0.1
 _LINE_BYTES = 400
 ALIVE_NAME = "command"
 _SAMPLE_SECONDS = 0.05
 _SLOW_SECONDS = 0.2
-"""Looking at a process with torch takes 10 ms of a core."""
+"""Interval for a process with torch: reading its memory takes 10 ms of a core."""
 _STOP_SECONDS = 30.0
-"""For a command that was asked to stop; training saves a checkpoint first."""
-_KINDS: dict[int, type[LowtideError]] = {
+"""How long a command that was asked to stop may take: training saves a checkpoint first."""
+_ERRORS: dict[int, type[LowtideError]] = {
     2: UsageError,
     3: DoesNotFitError,
     4: VerificationError,
@@ -63,13 +63,13 @@ def run_stage(
     should_stop: ShouldStop,
     look: Look,
 ) -> StageResult:
-    """Run its command in the folder; what it says is kept in `work`. LowtideError if it fails."""
+    """Run its command in the folder; what it prints is kept in `work`. Raises LowtideError if it fails."""
     began = time.monotonic()
     log, answer = work / f"{stage.key}.log", work / f"{stage.key}.json"
     with (
         storage_errors(log),
-        log.open("wb") as talk,
-        answer.open("wb") as said,
+        log.open("wb") as messages,
+        answer.open("wb") as output,
         _alive(work) as mark,
     ):
         child = subprocess.Popen(
@@ -77,8 +77,8 @@ def run_stage(
             cwd=folder,
             env=dict(environment),
             stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=talk,
+            stdout=output,
+            stderr=messages,
             pass_fds=[mark] if os.name == "posix" else [],
         )
         interval = _SLOW_SECONDS if stage.needs_torch else _SAMPLE_SECONDS
@@ -87,38 +87,46 @@ def run_stage(
                 reason = _wait(
                     child, should_stop, lambda: look(time.monotonic() - began, _last_line(log))
                 )
-            finally:
-                _end(child)
+            finally:  # nothing is left running, whatever happened here
+                if child.poll() is None:
+                    child.kill()
+                    child.wait()
     if reason is not None:
-        raise _stopped(stage, reason)
+        kind = InterruptedRun if reason == "interrupted" else StoppedError
+        raise kind(
+            f"stopped during {stage.title!r}",
+            remedy="run the same command again: it resumes with this stage",
+        )
     if child.returncode:
         raise _failure(stage, child.returncode, log)
+    facts = json.loads(answer.read_text(encoding="utf-8"))
+    answer.unlink()
     return StageResult(
         seconds=time.monotonic() - began,
         peak_private_bytes=meter.peak.private_bytes,
-        facts=_read_answer(answer),
+        facts=facts,
     )
 
 
 @contextmanager
 def _alive(work: Path) -> Iterator[int]:
-    """A locked file that the command inherits: locked as long as the command lives."""
+    """A locked file that the command inherits, so that it stays locked as long as the command lives."""
     with (work / ALIVE_NAME).open("ab") as file:
         try_lock(file.fileno())
         yield file.fileno()
 
 
 def wait_for_orphan(work: Path, should_stop: ShouldStop, waiting: Callable[[], None]) -> None:
-    """Until the command of a demo that was killed has come to its end: two must not write the same files.
+    """Wait for the command of a demo that was killed: two must not write the same files.
 
-    `waiting` is told once, if there is one.
+    `waiting` is called once, if there is such a command.
     """
     with storage_errors(work), (work / ALIVE_NAME).open("ab") as file:
-        told = False
+        is_first = True
         while not try_lock(file.fileno()):
-            if not told:
+            if is_first:
                 waiting()
-                told = True
+                is_first = False
             reason = should_stop()
             if reason is not None:
                 raise StoppedError(
@@ -131,12 +139,12 @@ def wait_for_orphan(work: Path, should_stop: ShouldStop, waiting: Callable[[], N
 def _wait(
     child: subprocess.Popen[bytes], should_stop: ShouldStop, look: Callable[[], None]
 ) -> str | None:
-    """Until it ends; why it was asked to stop, if it was."""
+    """Wait for its end; return why it was asked to stop, if it was."""
     while child.poll() is None:
         reason = should_stop()
         if reason is not None:
             child.terminate()
-            with suppress(subprocess.TimeoutExpired):  # then it is ended
+            with suppress(subprocess.TimeoutExpired):  # then the caller kills it
                 child.wait(_STOP_SECONDS)
             return reason
         look()
@@ -145,7 +153,7 @@ def _wait(
 
 
 def _last_line(log: Path) -> str:
-    """What the command said last to people; nothing before its first words."""
+    """The last line that the command printed for people; empty before the first."""
     with log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(0, size - _LINE_BYTES))
@@ -153,40 +161,15 @@ def _last_line(log: Path) -> str:
     return lines[-1].strip() if lines else ""
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
-    """Nothing is left running, whatever happened here."""
-    if child.poll() is None:
-        child.kill()
-        child.wait()
-
-
-def _read_answer(path: Path) -> dict[str, Any]:
-    facts: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    path.unlink()
-    return facts
-
-
-def _stopped(stage: Stage, reason: str) -> StoppedError:
-    kind = InterruptedRun if reason == "interrupted" else StoppedError
-    return kind(
-        f"stopped during {stage.title!r}",
-        remedy="run the same command again: it goes on with this stage",
-    )
-
-
 def _failure(stage: Stage, code: int, log: Path) -> LowtideError:
-    """What the command said, in its own words."""
+    """The command's own error and hint, or how it ended if it printed none."""
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     problem = next((line[7:] for line in reversed(lines) if line.startswith("error: ")), None)
     remedy = next((line[6:] for line in reversed(lines) if line.startswith("hint: ")), None)
-    return _KINDS.get(code, LowtideError)(
-        f"the stage {stage.title!r} failed: {problem or _ending(code)}",
+    ending = f"exit code {code}"
+    if code < 0:
+        ending = f"signal {-code} killed it; `lowtide why --last` may know more"
+    return _ERRORS.get(code, LowtideError)(
+        f"the stage {stage.title!r} failed: {problem or ending}",
         remedy=remedy or f"read {log}, and run the same command again",
     )
-
-
-def _ending(code: int) -> str:
-    """Of a command that said nothing."""
-    if code < 0:
-        return f"signal {-code} killed it; `lowtide why --last` may know more"
-    return f"exit code {code}"

@@ -36,11 +36,11 @@ TITLES: dict[Key, str] = {
     "compare": "compare",
     "report": "report",
 }
-
+"""What each stage does, in order."""
 DEFAULT_FOLDER = "lowtide-demo"
 VOCABULARY = 1024
 TRAINING_BYTES = 640 * MIB
-"""What training may take: torch alone is larger than the budget that text needs."""
+"""Budget of training: torch alone is larger than the budget that text needs."""
 PROMPT = "def main("
 _CONTEXT, _BATCH_TOKENS = 128, 2048
 _MODULE = "lowtide.pipeline.demo.corpus"
@@ -54,7 +54,7 @@ class DemoSettings:
     library: Path
     """The folder whose sources are the text."""
     with_torch: bool
-    """Without it there is no model."""
+    """Whether a model is trained, which needs torch."""
     steps: int = 300
     """Half a minute on one core of a laptop."""
     compares: bool = True
@@ -66,15 +66,15 @@ class Stage:
 
     key: Key
     arguments: tuple[str, ...]
-    """Of `lowtide`; of a module of ours where there is no such command."""
+    """Arguments of `lowtide`, or of a module of ours if there is no such command."""
     reads: tuple[Key, ...] = ()
-    """Stages that it needs: made anew, they make it old."""
+    """Stages that it needs: if one of them is made again, so is this."""
     makes: tuple[str, ...] = ()
-    """Paths in the folder that are its alone."""
+    """Paths in the folder that no other stage writes."""
     budget_bytes: int | None = None
-    """None where nothing was promised."""
-    goes_on: bool = False
-    """Run again, the command itself resumes where it stopped."""
+    """Memory budget; None if the command has none."""
+    resumes: bool = False
+    """Whether the command, run again, resumes where it stopped."""
     needs_torch: bool = False
 
     @property
@@ -91,7 +91,7 @@ class Stage:
 
     @property
     def command(self) -> list[str]:
-        """The command as it is run: nothing in the folder takes the place of a module or changes a default."""
+        """The command as it is run: nothing in the folder can replace a module or change a default."""
         if self.key == "corpus":
             return python_command("-m", _MODULE, *self.arguments)
         start = python_command("-m", "lowtide", "--config", os.devnull)
@@ -99,8 +99,8 @@ class Stage:
 
 
 def list_stages(settings: DemoSettings) -> list[Stage]:
-    """All that can be run, in order. The last draws the run that there is."""
-    stages = [*_of_text(settings), *_of_the_model(settings), *_looks(settings)]
+    """All stages that can be run, in order. The last makes the report of the model, or else of the tokens."""
+    stages = [*_text_stages(settings), *_model_stages(settings), *_closing_stages(settings)]
     return [
         stage
         for stage in stages
@@ -109,11 +109,10 @@ def list_stages(settings: DemoSettings) -> list[Stage]:
     ]
 
 
-def _of_text(settings: DemoSettings) -> list[Stage]:
-    budget_bytes = settings.memory_bytes
-    memory = ("--memory", round_up_to_mib(budget_bytes))
-    learn = ("train-tokenizer", "corpus.parquet", "--vocab-size", str(VOCABULARY))
-    encode = ("tokenize", "corpus.parquet", "--tokenizer", "tokenizer", "--val", "0.01")
+def _text_stages(settings: DemoSettings) -> list[Stage]:
+    memory = f"--memory {round_up_to_mib(settings.memory_bytes)}"
+    learn = f"train-tokenizer corpus.parquet --vocab-size {VOCABULARY} --out tokenizer {memory}"
+    encode = f"tokenize corpus.parquet --tokenizer tokenizer --val 0.01 --out tokens {memory}"
     return [
         Stage(
             key="corpus",
@@ -122,43 +121,44 @@ def _of_text(settings: DemoSettings) -> list[Stage]:
         ),
         Stage(
             key="tokenizer",
-            arguments=(*learn, "--out", "tokenizer", *memory),
+            arguments=tuple(learn.split()),
             reads=("corpus",),
             makes=("tokenizer",),
-            budget_bytes=budget_bytes,
-            goes_on=True,
+            budget_bytes=settings.memory_bytes,
+            resumes=True,
         ),
         Stage(
             key="tokenize",
-            arguments=(*encode, "--out", "tokens", *memory),
+            arguments=tuple(encode.split()),
             reads=("corpus", "tokenizer"),
             makes=("tokens",),
-            budget_bytes=budget_bytes,
-            goes_on=True,
+            budget_bytes=settings.memory_bytes,
+            resumes=True,
         ),
         Stage(key="verify", arguments=("verify", "tokens"), reads=("tokenize",)),
     ]
 
 
-def _of_the_model(settings: DemoSettings) -> list[Stage]:
-    wishes = ("--model", "gpt2-pico", "--context", str(_CONTEXT))
-    tokens = str(settings.steps * _BATCH_TOKENS)
-    size = ("--batch-tokens", str(_BATCH_TOKENS), "--tokens", tokens)
-    place = ("--plan", "plan.toml", "--device", "cpu", "--out", "model")
+def _model_stages(settings: DemoSettings) -> list[Stage]:
+    tokens = settings.steps * _BATCH_TOKENS
+    size = f"--context {_CONTEXT} --batch-tokens {_BATCH_TOKENS} --tokens {tokens}"
+    plan = f"plan tokens --model gpt2-pico {size} --write plan.toml"
+    memory = f"--memory {round_up_to_mib(TRAINING_BYTES)}"
+    train = f"train tokens --plan plan.toml --device cpu --out model {memory}"
     return [
         Stage(
             key="plan",
-            arguments=("plan", "tokens", *wishes, *size, "--write", "plan.toml"),
+            arguments=tuple(plan.split()),
             reads=("tokenize",),
             makes=("plan.toml",),
         ),
         Stage(
             key="train",
-            arguments=("train", "tokens", *place, "--memory", round_up_to_mib(TRAINING_BYTES)),
+            arguments=tuple(train.split()),
             reads=("tokenize", "plan"),
             makes=("model",),
             budget_bytes=TRAINING_BYTES,
-            goes_on=True,
+            resumes=True,
             needs_torch=True,
         ),
         Stage(
@@ -177,14 +177,14 @@ def _of_the_model(settings: DemoSettings) -> list[Stage]:
     ]
 
 
-def _looks(settings: DemoSettings) -> list[Stage]:
-    ways = ("--ways", "list,lowtide", "--sample", "100MB")
-    limit = ("--limit", round_up_to_mib(settings.memory_bytes))
+def _closing_stages(settings: DemoSettings) -> list[Stage]:
+    limit = f"--limit {round_up_to_mib(settings.memory_bytes)}"
+    ways = f"compare corpus.parquet --ways list,lowtide --sample 100MB {limit} --out compare.html"
     run = "model" if settings.with_torch else "tokens"
     return [
         Stage(
             key="compare",
-            arguments=("compare", "corpus.parquet", *ways, *limit, "--out", "compare.html"),
+            arguments=tuple(ways.split()),
             reads=("corpus",),
             makes=("compare.html",),
         ),
@@ -198,9 +198,9 @@ def _looks(settings: DemoSettings) -> list[Stage]:
 
 
 def for_children(environment: Mapping[str, str], package: Path) -> dict[str, str]:
-    """One thread: the same losses on any number of cores, and other work does not slow it down.
+    """The environment of the commands: one thread, for the same losses on any number of cores.
 
-    A package that is not installed is put where the commands find it, for they run in another folder.
+    If lowtide is not installed, the commands find it by `PYTHONPATH`, since they run in another folder.
     """
     given = {**environment, "OMP_NUM_THREADS": "1"}
     if package.name not in ("site-packages", "dist-packages"):

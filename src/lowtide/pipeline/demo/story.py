@@ -1,8 +1,8 @@
-"""The story of `lowtide demo`: one stage after the other, each remembered when it is done.
+"""`lowtide demo`: one stage after the other, each recorded when it is done.
 
     text ─► tokenizer ─► tokens ─► proof ─► plan ─► model ─► sample, export ─► comparison ─► report
 
-Run again, it goes on with the first stage that is not done.
+Run again, it resumes with the first stage that is not done.
 """
 
 from __future__ import annotations
@@ -20,31 +20,22 @@ from typing import TypeAlias
 
 import lowtide
 from lowtide.errors import DoesNotFitError, LowtideError, UsageError
-from lowtide.pipeline.demo.made import is_as_left, list_made, remove_made
-from lowtide.pipeline.demo.record import (
-    RECORD_NAME,
-    DemoRecord,
-    StageRecord,
-    has_record,
-    read_record,
-    write_record,
-)
+from lowtide.pipeline.demo.record import DemoFolder, StageRecord, has_record
 from lowtide.pipeline.demo.run_stage import ALIVE_NAME, run_stage, wait_for_orphan
 from lowtide.pipeline.demo.stages import DemoSettings, Stage, for_children, list_stages
 from lowtide.pipeline.folder import LOCK_NAME, hold_lock, remove_killed_writes
 from lowtide.pipeline.watch_run import ShouldStop, never_stop
 from lowtide.shards.layout import WORK_FOLDER
-from lowtide.storage.leftovers import remove_path
 from lowtide.storage.publish import storage_errors
 from lowtide.units import MIB, format_bytes
 
 LEAST_BYTES = 256 * MIB
-"""Below, the box of the comparison would be too small for lowtide itself."""
+"""With less, the box of the comparison would be too small for lowtide itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageDone:
-    """A stage that is done, now or in an earlier start."""
+    """A stage that is done; `before` if an earlier start did it."""
 
     stage: Stage
     record: StageRecord
@@ -53,18 +44,18 @@ class StageDone:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Demo:
-    """All stages that were run, now or before."""
+    """All stages of the demo that are done, in order."""
 
     folder: Path
     settings: DemoSettings
     stages: tuple[StageDone, ...]
     seconds: float
-    """Of this start."""
+    """Duration of this start."""
 
 
 Listen: TypeAlias = Callable[[StageDone], None]
 Look: TypeAlias = Callable[[Stage, float, str], None]
-"""Told now and then while a stage runs: the seconds it has taken, and what its command said last."""
+"""Called now and then while a stage runs, with the seconds it has taken and its command's last line."""
 
 
 def usual_settings(memory_bytes: int) -> DemoSettings:
@@ -86,9 +77,10 @@ def run_demo(
     should_stop: ShouldStop = never_stop,
     waiting: Callable[[], None] = lambda: None,
 ) -> Demo:
-    """Run what is not done yet. `environment` is what the commands are given.
+    """Run every stage that is not done yet; its command gets the `environment`.
 
-    `waiting` is told when a command of an earlier start, which was killed, still runs.
+    `listen` is called for each finished stage, and `look` now and then while one runs. `waiting` is called if a
+    command of an earlier start, which was killed, still runs.
     """
     _check(folder, settings.memory_bytes)
     began = time.monotonic()
@@ -97,11 +89,10 @@ def run_demo(
     with hold_lock(folder):
         wait_for_orphan(folder / WORK_FOLDER, should_stop, waiting)
         remove_killed_writes(folder)
-        record = read_record(folder)
-        write_record(folder, record)  # from here on the folder is known as a demo's
+        demo = DemoFolder(folder)
+        demo.save()
         done = []
-        stages = list_stages(settings)
-        for one in _run_all(folder, record, stages, environment, look, should_stop):
+        for one in _run_all(demo, list_stages(settings), environment, look, should_stop):
             listen(one)
             done.append(one)
     seconds = time.monotonic() - began
@@ -109,8 +100,7 @@ def run_demo(
 
 
 def _run_all(
-    folder: Path,
-    record: DemoRecord,
+    demo: DemoFolder,
     stages: list[Stage],
     environment: Mapping[str, str],
     look: Look,
@@ -118,88 +108,48 @@ def _run_all(
 ) -> Iterator[StageDone]:
     given = for_children(environment, Path(lowtide.__file__).parent.parent)
     for stage in stages:
-        known = record.done(stage)
-        if known and is_as_left(folder, known.made or {}):
-            yield StageDone(stage=stage, record=known, before=True)
+        record = demo.done(stage)
+        if record is not None:
+            yield StageDone(stage=stage, record=record, before=True)
             continue
-        went_on = _begin(folder, record, stage, stages)
-        others = _files_of_others(folder, record, stage)
+        resumed = demo.begin(stage, _made_out_of(stage, stages))
+        others = demo.files_of_others(stage)
         try:
             found = run_stage(
                 stage,
-                folder,
-                folder / WORK_FOLDER,
+                demo.path,
+                demo.path / WORK_FOLDER,
                 environment=given,
                 should_stop=should_stop,
                 look=partial(look, stage),
             )
         except LowtideError:
-            record.leave(stage, _made_now(folder, stage, others))
-            write_record(folder, record)
+            demo.leave(stage, others)
             raise
-        record.stages[stage.key] = StageRecord(
+        record = StageRecord(
             command=stage.arguments,
             seconds=round(found.seconds, 3),
             peak_private_bytes=found.peak_private_bytes,
-            went_on=went_on,
+            went_on=resumed,
             facts=found.facts,
-            made=_made_now(folder, stage, others),
         )
-        write_record(folder, record)
-        yield StageDone(stage=stage, record=record.stages[stage.key], before=False)
+        stored = demo.leave(stage, others, record)
+        yield StageDone(stage=stage, record=stored, before=False)
 
 
-def _begin(folder: Path, record: DemoRecord, stage: Stage, stages: list[Stage]) -> bool:
-    """Whether the stage goes on with what an earlier start left; else that is removed, and what came of it."""
-    goes_on = stage.goes_on and record.was_begun(stage)
-    with storage_errors(folder):
-        for old in reversed([stage, *_readers(stage, stages)]):
-            if old.key in record.stages and not (old is stage and goes_on):
-                remove_made(folder, _made_by(folder, old, record))
-                record.forget(old)
-        left = [name for name in stage.makes if not goes_on and os.path.lexists(folder / name)]
-    write_record(folder, record)
-    if left:
-        raise UsageError(
-            f"{folder / left[0]} holds what the demo did not make",
-            remedy="move it away, or pass another `--out`",
-        )
-    if not goes_on:
-        record.begin(stage)
-        write_record(folder, record)
-    return goes_on
-
-
-def _files_of_others(folder: Path, record: DemoRecord, stage: Stage) -> set[str]:
-    """What lies in the outputs of a stage that goes on, and was not there when it was left."""
-    made = record.stages[stage.key].made
-    return set() if made is None else list_made(folder, stage.makes).keys() - made.keys()
-
-
-def _made_now(folder: Path, stage: Stage, others: set[str]) -> dict[str, int]:
-    found = list_made(folder, stage.makes)
-    return {name: size for name, size in found.items() if name not in others}
-
-
-def _readers(stage: Stage, stages: list[Stage]) -> list[Stage]:
-    """The stages that are made out of it, directly or not."""
-    old = {stage.key}
+def _made_out_of(stage: Stage, stages: list[Stage]) -> list[Stage]:
+    """The stages that read what the stage makes, directly or not."""
+    keys = {stage.key}
     found = []
     for later in stages:
-        if old & set(later.reads):
-            old.add(later.key)
+        if keys & set(later.reads):
+            keys.add(later.key)
             found.append(later)
     return found
 
 
-def _made_by(folder: Path, stage: Stage, record: DemoRecord) -> Mapping[str, int]:
-    """What a stage left; all that is there of one that was killed."""
-    made = record.stages[stage.key].made
-    return list_made(folder, stage.makes) if made is None else made
-
-
 def clean_demo(folder: Path, *, waiting: Callable[[], None] = lambda: None) -> list[Path]:
-    """What was removed: all that the demo made, and the folder if nothing else is in it."""
+    """Remove all that the demo made, and the folder if nothing else is in it; return what was removed."""
     with storage_errors(folder):
         if not has_record(folder):
             raise UsageError(
@@ -209,28 +159,15 @@ def clean_demo(folder: Path, *, waiting: Callable[[], None] = lambda: None) -> l
         (folder / WORK_FOLDER).mkdir(exist_ok=True)
         with hold_lock(folder):
             wait_for_orphan(folder / WORK_FOLDER, never_stop, waiting)
-            removed = _remove_all(folder, read_record(folder))
+            everything = replace(usual_settings(0), with_torch=True)
+            removed = DemoFolder(folder).clean(list_stages(everything))
         with suppress(OSError):  # somebody else's things are in it
             folder.resolve().rmdir()
     return removed
 
 
-def _remove_all(folder: Path, record: DemoRecord) -> list[Path]:
-    """All files that the demo made; last what says that the folder is a demo's."""
-    stages = list_stages(replace(usual_settings(0), with_torch=True))
-    begun = [stage for stage in stages if stage.key in record.stages]
-    before = {path.name for path in folder.iterdir()}
-    for stage in reversed(begun):
-        remove_made(folder, _made_by(folder, stage, record))
-    remove_killed_writes(folder)
-    (folder / RECORD_NAME).unlink()
-    remove_path(folder / WORK_FOLDER)
-    gone = before - {path.name for path in folder.iterdir()} - {RECORD_NAME, WORK_FOLDER}
-    return [folder / name for name in sorted(gone)]
-
-
 def _check(folder: Path, memory_bytes: int) -> None:
-    """Refuse what cannot be meant, before anything is written."""
+    """Refuse settings that make no sense, before anything is written."""
     if memory_bytes < LEAST_BYTES:
         raise DoesNotFitError(
             f"the demo does not fit in {format_bytes(memory_bytes)}",
@@ -250,7 +187,7 @@ def _check(folder: Path, memory_bytes: int) -> None:
 
 
 def _is_bare_lock(path: Path) -> bool:
-    """A work folder with nothing to lose: what a demo leaves that was killed as it began."""
+    """Whether this is an empty work folder, as left by a demo that was killed as it began."""
     if path.name != WORK_FOLDER or path.is_symlink() or not path.is_dir():
         return False
     return {one.name for one in path.iterdir()} <= {LOCK_NAME, ALIVE_NAME}

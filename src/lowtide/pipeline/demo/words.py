@@ -1,4 +1,4 @@
-"""The demo in words: each stage with what it took, and at the end where everything lies and what comes next."""
+"""The demo in words: each stage with what it took, and at the end where everything lies and what is next."""
 
 from __future__ import annotations
 
@@ -15,30 +15,30 @@ from lowtide.pipeline.demo.story import Demo, StageDone
 from lowtide.units import GIB, format_bytes, format_count, format_seconds
 
 Facts: TypeAlias = Mapping[str, Any]
-"""What a command said with `--json`."""
+"""What a command printed with `--json`."""
 
 _INSTALL = "pip install 'lowtide[train]'"
 
 
 def stage_lines(done: StageDone) -> list[str]:
-    """A stage that is done: its number, time and peak; below, its command and what came of it."""
+    """A finished stage: its number, time and peak; below, its command and its result."""
     stage, record = done.stage, done.record
     budget = "" if stage.budget_bytes is None else f" of {format_bytes(stage.budget_bytes)}"
     peak = f", peak {format_bytes(record.peak_private_bytes)}{budget}"
-    if stage.key == "compare":  # it is that of the boxes
+    if stage.key == "compare":  # its peak is that of the boxes
         peak = ""
     seconds = format_seconds(record.seconds)
     head = f"{_number(stage):>5}  {stage.title:<18} {seconds:>6}{peak}{_remark(done)}"
     command = [] if stage.shown is None else [f"$ {stage.shown}"]
     return [
         head,
-        *(f"       {line}" for line in [*command, *_tell_facts(stage.key, record.facts or {})]),
+        *(f"       {line}" for line in [*command, *_result_lines(stage.key, record.facts or {})]),
     ]
 
 
-def progress_line(stage: Stage, seconds: float, said: str) -> str:
-    """A stage that is under way."""
-    words = f": {said}" if said else ""
+def progress_line(stage: Stage, seconds: float, last_line: str) -> str:
+    """A running stage, with the last line that its command printed."""
+    words = f": {last_line}" if last_line else ""
     return f"{_number(stage):>5}  {stage.title}, {format_seconds(seconds)}{words}"
 
 
@@ -48,19 +48,19 @@ def _number(stage: Stage) -> str:
 
 
 def opening_line(folder: Path) -> str:
-    """Where the commands run that are about to be shown."""
+    """Says in which folder the commands run."""
     return f"Every command runs in {folder}, where you can type it as well."
 
 
 def _remark(done: StageDone) -> str:
-    """What a reader must know of the figures."""
+    """When the figures were measured, unless it was all in this start."""
     if done.before:
         return " (done before)"
-    return " (went on; since this start)" if done.record.went_on else ""
+    return " (resumed; since this start)" if done.record.went_on else ""
 
 
-def _tell_facts(key: Key, facts: Facts) -> list[str]:
-    """What was done, in a line or a few; every figure is the command's own."""
+def _result_lines(key: Key, facts: Facts) -> list[str]:
+    """The result of a stage in a few lines; every figure is the command's own."""
     match key:
         case "corpus":
             return [_corpus_line(facts)]
@@ -120,7 +120,7 @@ def _sample_lines(facts: Facts) -> list[str]:
 
 
 def _way_line(way: Facts) -> str:
-    """How it ended; of ours its budget, which holds for any text, of others what more text would take."""
+    """How a way ended; with lowtide's budget, which holds for any text, or what others would take for more."""
     whole = way["runs"][0]
     share = "" if whole["share"] is None else f" after {math.floor(100 * whole['share'])} %"
     ended = "finished" if whole["outcome"] == "finished" else f"{whole['outcome']}{share}"
@@ -147,7 +147,7 @@ def closing_rows(demo: Demo) -> list[tuple[str, str]]:
     else:
         names = ", ".join(TITLES[key] for key in _left_out(demo))
         rows.append(("left out", f"{names}: they need torch"))
-        rows.append(("go on", f"{_INSTALL}, then `{_call(folder)}` again"))
+        rows.append(("next", f"{_INSTALL}, then `{_call(folder)}` again"))
     rows.append(("your text", "lowtide tokenize YOUR_FILES --out tokens --memory 2GiB"))
     rows.append(("then", "lowtide plan tokens"))
     rows.append(("clean up", f"{_call(folder)} --clean"))
@@ -155,21 +155,21 @@ def closing_rows(demo: Demo) -> list[tuple[str, str]]:
 
 
 def _left_out(demo: Demo) -> list[Key]:
-    """Stages that need torch, where it is not installed."""
+    """Stages that are left out because torch is not installed."""
     return [] if demo.settings.with_torch else ["train", "sample", "export"]
 
 
 def _highest_peaks(demo: Demo) -> str:
-    """Of text and of training: as much as any of their stages took, of their budget."""
-    rooms: dict[str, tuple[int, int]] = {}
+    """The highest peaks of the stages of text and of training, each with its budget."""
+    highest: dict[str, tuple[int, int]] = {}
     for one in demo.stages:
-        budget, room = one.stage.budget_bytes, "training" if one.stage.needs_torch else "text"
+        budget, work = one.stage.budget_bytes, "training" if one.stage.needs_torch else "text"
         if budget is not None:
-            highest = max(rooms.get(room, (0, 0))[0], one.record.peak_private_bytes)
-            rooms[room] = (highest, budget)
+            peak = max(highest.get(work, (0, 0))[0], one.record.peak_private_bytes)
+            highest[work] = (peak, budget)
     return ", ".join(
-        f"{room} {format_bytes(peak)} of {format_bytes(budget)}"
-        for room, (peak, budget) in rooms.items()
+        f"{work} {format_bytes(peak)} of {format_bytes(budget)}"
+        for work, (peak, budget) in highest.items()
     )
 
 
@@ -179,17 +179,19 @@ def _call(folder: Path) -> str:
 
 
 def demo_record(demo: Demo) -> dict[str, object]:
-    """All figures under their names, for `--json`."""
+    """All figures, for `--json`."""
     return {
         "folder": str(demo.folder),
         "memory_bytes": demo.settings.memory_bytes,
         "seconds": round(demo.seconds, 3),
-        "stages": [_stage_record(one) for one in demo.stages],
+        "stages": [
+            {
+                "stage": one.stage.key,
+                "budget_bytes": one.stage.budget_bytes,
+                "done_before": one.before,
+                **as_plain(one.record),
+            }
+            for one in demo.stages
+        ],
         "left_out": _left_out(demo),
     }
-
-
-def _stage_record(done: StageDone) -> dict[str, object]:
-    stage = done.stage
-    known = {"stage": stage.key, "budget_bytes": stage.budget_bytes, "done_before": done.before}
-    return {**known, **as_plain(done.record)}

@@ -1,8 +1,8 @@
-"""The usual ways, each a program of its own as people write it, for `lowtide compare` to run in a box.
+"""The baselines, each a program of its own as people write it, which `lowtide compare` runs in a box.
 
     python -m lowtide.pipeline.ways.list_of_ids TOKENIZER OUT PROGRESS FILE...
 
 TOKENIZER is a folder that `encoder.py` reads, OUT an empty folder, PROGRESS the file that `progress.py` writes,
-and every FILE holds JSON lines with a `text`. What a way holds in memory is what this way holds everywhere:
-nothing here is made worse, or better, than it is found in tutorials.
+and every FILE holds JSON lines with a `text`. Each holds in memory what such programs usually hold: nothing
+here is worse or better than in the tutorials.
 """

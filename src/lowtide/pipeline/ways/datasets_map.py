@@ -1,4 +1,4 @@
-"""Hugging Face's way: load, map in batches over all cores, save. Arrow files lie on disk, a batch in memory."""
+"""Hugging Face datasets: load, map in batches over all cores, save. Arrow files on disk, a batch in memory."""
 
 from __future__ import annotations
 

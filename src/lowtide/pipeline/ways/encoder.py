@@ -1,4 +1,4 @@
-"""The encoder that all ways share: tiktoken for ranks, tokenizers for a tokenizer.json."""
+"""The encoder that all baselines share: tiktoken for ranks, tokenizers for a tokenizer.json."""
 
 from __future__ import annotations
 

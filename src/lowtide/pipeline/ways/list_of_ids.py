@@ -1,4 +1,4 @@
-"""The script that everybody writes first: all ids in one Python list, made an array at the end.
+"""The script that everybody writes first: all ids in one Python list, turned into an array at the end.
 
 A list holds 8 bytes for each id and Python 28 more for each of its numbers.
 """

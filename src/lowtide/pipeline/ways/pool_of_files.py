@@ -1,4 +1,4 @@
-"""A pool whose workers each read a whole file and send back its ids as a list: fast, until all are there."""
+"""A pool whose workers each read a whole file and return its ids as a list: fast, until all have arrived."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How far a way has come, told through a small file: any number of processes append to it, one reader adds up.
+"""Progress of a way in a small file: any number of processes append to it, and one reader adds up.
 
-5242880          so many more bytes of text are done
-= joining        what it does now
-# 52133301       so many tokens were made
+5242880          this many more bytes of text are done
+= joining        the current stage
+# 52133301       the number of tokens that were made
 """
 
 from __future__ import annotations
@@ -11,35 +11,35 @@ import os
 from pathlib import Path
 
 _STEPS = 500
-"""Told so often over the whole: a line for every short document would cost more than the document."""
+"""Lines over the whole text: one for every short document would cost more than the document."""
 
 
 class Progress:
-    """Appends whole lines, which the system keeps whole among several writers."""
+    """Appends lines with single writes, which the system keeps whole among several writers."""
 
     def __init__(self, path: str, files: list[str]) -> None:
         self._path = path
         self._step_bytes = max(1, sum(Path(file).stat().st_size for file in files) // _STEPS)
-        self._untold_bytes = 0
+        self._unwritten_bytes = 0
 
     def add(self, text: str) -> None:
-        """A document is done."""
-        self._untold_bytes += len(text.encode())
-        if self._untold_bytes >= self._step_bytes:
+        """Count a finished document."""
+        self._unwritten_bytes += len(text.encode())
+        if self._unwritten_bytes >= self._step_bytes:
             self.flush()
 
     def flush(self) -> None:
-        """Tell what was not told yet: at the end of each process's work."""
-        self._append(str(self._untold_bytes))
-        self._untold_bytes = 0
+        """Write what is counted so far; each process must call it at the end of its work."""
+        self._append(str(self._unwritten_bytes))
+        self._unwritten_bytes = 0
 
     def begin(self, stage: str) -> None:
-        """From here on the way does something else than to read and encode."""
+        """Name a stage that does something else than read and encode."""
         self.flush()
         self._append(f"= {stage}")
 
     def end(self, tokens: int) -> None:
-        """All is done."""
+        """Write the total number of tokens."""
         self.flush()
         self._append(f"# {tokens}")
 

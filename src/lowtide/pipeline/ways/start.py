@@ -1,8 +1,8 @@
-"""Becomes another command, which ends with its parent and, where no cgroup holds it, behind a wall.
+"""Become another command that is killed with its parent and, without a cgroup, has a limit on its data.
 
     python -m lowtide.pipeline.ways.start DATA_LIMIT_BYTES COMMAND...
 
-Not a function that runs between fork and exec: such a one may hang where threads are.
+This is not done by a function between fork and exec: where there are threads, that may hang.
 """
 
 from __future__ import annotations

@@ -6,23 +6,25 @@ import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from lowtide.report.markup import coded, embedded_json, isolated, source_hash
 from lowtide.report.page.charts import chart_points, choose_charts
-from lowtide.report.page.facts import Happening, RunFacts, Session
-from lowtide.report.page.fields import clock_text
+from lowtide.report.page.facts import Happening, RunFacts
 from lowtide.report.page.figures import figure_html
 from lowtide.report.page.key_figures import KeyFigure, key_figures
-from lowtide.report.page.markup import coded, embedded_json, escape, isolated, source_hash
+from lowtide.report.page.records import clock_text
 from lowtide.report.page.scales import HEIGHT, WIDTH, TimeAxis, make_time_axis
-from lowtide.report.page.verdict import Verdict
+from lowtide.report.page.verdict import Outcome
+from lowtide.svg import escape
 from lowtide.units import format_bytes, format_seconds
 
 MOST_PAGE_BYTES = 300_000
 GENERATOR = b'<meta name="generator" content="lowtide">'
-"""Stands near the beginning of every page of ours, and of no other."""
+"""Marks a page of ours: it stands near the beginning of each, and of no other file."""
 _HERE = Path(__file__).parent
 _MOST_SETTINGS = 100
+_MOST_REMEDIES = 3
 _MEASURED = (
-    "Every figure was measured while the run went on, unless it says predicted. Times are time of work, "
+    "Every figure was measured during the run, unless it says predicted. Times are time of work, "
     "without pauses; clocks are UTC."
 )
 _KEYBOARD = (
@@ -37,7 +39,7 @@ _KINDS = {
 }
 
 
-def page_html(facts: RunFacts, name: str, verdict: Verdict) -> str:
+def page_html(facts: RunFacts, name: str, outcome: Outcome) -> str:
     """The whole page. The same facts give the same page, on any machine and at any time."""
     style, script = (_source(file) for file in ("style.css", "page.js"))
     policy = (
@@ -53,30 +55,30 @@ def page_html(facts: RunFacts, name: str, verdict: Verdict) -> str:
         '<meta name="color-scheme" content="light dark">\n<meta name="referrer" content="no-referrer">\n'
         f'<link rel="icon" href="data:,">\n<title>{escape(name, 200)}: lowtide report</title>\n'
         f"<style>{style}</style>\n</head>\n<body>\n"
-        f"{_header(facts, name, verdict)}\n<main>\n{''.join(_sections(facts, axis))}</main>\n{_footer(facts)}\n"
+        f"{_header(facts, name, outcome)}\n<main>\n{''.join(_sections(facts, axis))}</main>\n{_footer(facts)}\n"
         f'<script type="application/json" id="axis">{_axis_json(facts, axis)}</script>\n'
         f"<script>{script}</script>\n</body>\n</html>\n"
     )
 
 
 def _source(name: str) -> str:
-    """A file of the page; newlines as a browser hashes them, however the file was checked out."""
+    """A source file of the page, with newlines as a browser hashes them, however the file was checked out."""
     return (_HERE / name).read_text(encoding="utf-8")
 
 
-def _header(facts: RunFacts, name: str, verdict: Verdict) -> str:
+def _header(facts: RunFacts, name: str, outcome: Outcome) -> str:
     version = f" · lowtide {escape(facts.version, 60)}" if facts.version else ""
     kind = _KINDS.get(facts.kind) or "A run"
-    said = ""
-    if verdict.problem:
-        said += f'<p class="said"><b>problem</b> {isolated(verdict.problem, 2000)}</p>'
-    if verdict.remedy:
-        said += f'<p class="said"><b>remedy</b> {isolated(verdict.remedy, 2000)}</p>'
+    details = ""
+    if outcome.problem:
+        details += f'<p class="said"><b>problem</b> {isolated(outcome.problem, 2000)}</p>'
+    for remedy in outcome.remedies[:_MOST_REMEDIES]:
+        details += f'<p class="said"><b>remedy</b> <bdi>{coded(remedy, 2000)}</bdi></p>'
     when = ""
     if facts.dated:
         when = f'<p class="when">{clock_text(facts.started_at)} to {clock_text(facts.last_at)}</p>'
     if facts.unread_lines:
-        said += f'<p class="said"><b>log</b> {facts.unread_words}</p>'
+        details += f'<p class="said"><b>log</b> {facts.unread_words}</p>'
     command = ""
     if facts.command:
         how = f", measured by {escape(facts.how, 60)}" if facts.how else ""
@@ -85,9 +87,9 @@ def _header(facts: RunFacts, name: str, verdict: Verdict) -> str:
         )
     return (
         f'<header><p class="kind">{kind}{version}</p><h1>{isolated(name, 300)}</h1>{command}'
-        f'<p class="verdict {verdict.state}"><strong>{verdict.word}</strong> '
-        f"{coded(verdict.sentence, 1500)}</p>"
-        f'{said}{when}<dl class="figures">{"".join(map(_key_figure, key_figures(facts)))}</dl></header>'
+        f'<p class="verdict {outcome.state}"><strong>{escape(outcome.word)}</strong> '
+        f"{coded(outcome.sentence, 1500)}</p>"
+        f'{details}{when}<dl class="figures">{"".join(map(_key_figure, key_figures(facts)))}</dl></header>'
     )
 
 
@@ -159,7 +161,7 @@ def _processes(facts: RunFacts) -> Iterator[str]:
 def _events(facts: RunFacts) -> str:
     happened = sorted([*facts.events, *facts.checkpoints], key=lambda one: one.seconds)
     more = _more(facts.events.left_out, "event") + _more(facts.checkpoints.left_out, "checkpoint")
-    head = "<tr><th>time of work</th><th>clock</th><th>event</th><th>what was said</th></tr>"
+    head = "<tr><th>time of work</th><th>clock</th><th>event</th><th>details</th></tr>"
     return (
         f'<section id="events"><h2>Events</h2><div class="wide"><table><thead>{head}</thead>'
         f"<tbody>{''.join(map(_event, happened))}</tbody></table></div>{more}</section>\n"
@@ -228,11 +230,14 @@ def _footer(facts: RunFacts) -> str:
 
 
 def _axis_json(facts: RunFacts, axis: TimeAxis) -> str:
-    """What page.js cannot see in the pictures."""
-    sessions = list(facts.sessions)
+    """The values that page.js cannot read out of the charts."""
     starts = [
-        [axis.place(one.from_seconds, one.number), one.from_seconds, _clock_of(one)]
-        for one in sessions
+        [
+            axis.place(one.from_seconds, one.number),
+            one.from_seconds,
+            None if one.at is None else round(one.at, 3),
+        ]
+        for one in facts.sessions
     ]
     found = {
         "width": WIDTH,
@@ -242,7 +247,3 @@ def _axis_json(facts: RunFacts, axis: TimeAxis) -> str:
         "sessions": starts,
     }
     return embedded_json(json.dumps(found, allow_nan=False))
-
-
-def _clock_of(session: Session) -> float | None:
-    return None if session.at is None else round(session.at, 3)

@@ -1,18 +1,18 @@
-"""What a journal tells about its run, as plain values. Nothing here grows with the run."""
+"""What a journal records about its run, as plain values. Nothing here grows with the run."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from lowtide.report.page.buckets import Kept, Series
+from lowtide.report.page.series import FirstAndLast, Series
 
 MOST_SESSIONS = 60
 
 
 @dataclass(slots=True, kw_only=True)
 class Session:
-    """From one start to the next. Seconds are of work: pauses between sessions are not in them."""
+    """From one start to the next. Seconds are of work, without the pauses between sessions."""
 
     number: int
     from_seconds: float
@@ -22,7 +22,7 @@ class Session:
     budget_bytes: int | None = None
     outcome: str | None = None
     elapsed_seconds: float | None = None
-    """As its end tells."""
+    """As recorded at its end."""
 
     @property
     def worked_seconds(self) -> float:
@@ -32,7 +32,7 @@ class Session:
 
 @dataclass(slots=True, kw_only=True)
 class Band:
-    """What the run was busy with."""
+    """A stage of the work, such as tokenizing, shown as a coloured band."""
 
     name: str
     from_seconds: float
@@ -41,7 +41,7 @@ class Band:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Happening:
-    """A line of the table of events."""
+    """A row of the table of events."""
 
     seconds: float
     at: float | None
@@ -52,16 +52,15 @@ class Happening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampleText:
-    """What the model wrote."""
+    """A text that the model generated."""
 
     step: int | None
-    seconds: float
     text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Alert:
-    """A watch raised its voice: `note`, `ask` or `end`."""
+    """A step of the guard: `note`, `ask` or `end`."""
 
     seconds: float
     stage: str
@@ -69,7 +68,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """Predicted, not measured: at this pace `reaches_bytes` is full after `in_seconds`."""
+    """Predicted: at this pace memory reaches `reaches_bytes` after `in_seconds`."""
 
     seconds: float
     in_seconds: float
@@ -79,7 +78,7 @@ class Forecast:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Process:
-    """One of the largest in a watched tree."""
+    """One of the largest processes of a watched tree."""
 
     pid: int
     name: str
@@ -95,23 +94,22 @@ class End:
     problem: str
     remedy: str
     signal: int | None = None
-    oom_kills: int | None = None
 
 
 @dataclass(slots=True, kw_only=True)
 class Counts:
-    """How far the run came; what it never told is None."""
+    """How far the run came; None for what it never recorded."""
 
     step: int | None = None
     steps: int | None = None
     tokens: int | None = None
     more_tokens: bool = False
-    """The last count was taken before the end of a run that finished: there are more."""
+    """The run finished after the last count, so there are more tokens than counted."""
     documents: int | None = None
     done_bytes: int | None = None
     total_bytes: int | None = None
     new_bytes: int = 0
-    """Read in sessions that are told of, for the mean rate."""
+    """Bytes of input read in the recorded sessions, for the mean rate."""
     merges: int | None = None
     most_merges: int | None = None
     epoch: float | None = None
@@ -127,10 +125,9 @@ class Counts:
 
 @dataclass(slots=True, kw_only=True)
 class Peaks:
-    """The most there was at any record."""
+    """The highest values of any record."""
 
     private_bytes: int | None = None
-    private_seconds: float = 0.0
     gpu_bytes: int | None = None
     swapped_bytes: int = 0
     top: tuple[Process, ...] = ()
@@ -139,11 +136,10 @@ class Peaks:
 
 @dataclass(slots=True, kw_only=True)
 class RunFacts:
-    """A run, finished or dead."""
+    """Everything that the page shows of a run, whether it finished, died or still runs."""
 
     kind: str = ""
     version: str = ""
-    pid: int | None = None
     command: tuple[str, ...] = ()
     how: str = ""
     limit_bytes: int | None = None
@@ -154,13 +150,13 @@ class RunFacts:
     unread_lines: int = 0
     """Lines of the log that are not records."""
     dated: bool = False
-    """False for logs of before records had a time."""
+    """False for logs from before records had a time."""
     seconds: float = 0.0
-    """Of work, over all sessions, as the charts show it."""
+    """Seconds of work over all sessions, as the charts show them."""
     session: Session | None = None
-    """The last one."""
+    """The last session."""
     worked_seconds_before: float = 0.0
-    """In the sessions before the last."""
+    """Seconds of work in the sessions before the last."""
     started_at: float | None = None
     last_at: float | None = None
     end: End | None = None
@@ -169,26 +165,27 @@ class RunFacts:
     series: dict[str, Series] = field(default_factory=dict)
     gpus: dict[int, tuple[str, int]] = field(default_factory=dict)
     """Name and size of each card that a watch saw."""
-    sessions: Kept[Session] = field(default_factory=lambda: Kept(MOST_SESSIONS, 1))
-    bands: Kept[Band] = field(default_factory=lambda: Kept(40, 80))
-    events: Kept[Happening] = field(default_factory=lambda: Kept(20, 50))
-    checkpoints: Kept[Happening] = field(default_factory=lambda: Kept(1, 4))
-    samples: Kept[SampleText] = field(default_factory=lambda: Kept(2, 6))
-    alerts: Kept[Alert] = field(default_factory=lambda: Kept(10, 20))
+    sessions: FirstAndLast[Session] = field(default_factory=lambda: FirstAndLast(MOST_SESSIONS, 1))
+    bands: FirstAndLast[Band] = field(default_factory=lambda: FirstAndLast(40, 80))
+    events: FirstAndLast[Happening] = field(default_factory=lambda: FirstAndLast(20, 50))
+    checkpoints: FirstAndLast[Happening] = field(default_factory=lambda: FirstAndLast(1, 4))
+    samples: FirstAndLast[SampleText] = field(default_factory=lambda: FirstAndLast(2, 6))
+    alerts: FirstAndLast[Alert] = field(default_factory=lambda: FirstAndLast(10, 20))
     forecast: Forecast | None = None
 
     @property
     def worked_seconds(self) -> float:
-        """Of work: as the ends of sessions tell, else as seen."""
+        """Seconds of work, as recorded at the end of sessions, else as seen."""
         return self.worked_seconds_before + (self.session.worked_seconds if self.session else 0.0)
 
     @property
     def unread_words(self) -> str:
+        """How many lines could not be read, in words."""
         plural = "" if self.unread_lines == 1 else "s"
         return f"{self.unread_lines:,} line{plural} of the log could not be read"
 
     @property
     def budget_bytes(self) -> int | None:
-        """Of the last session that names one; for a watch, its limit."""
+        """Budget of the last session that names one; for a watch, its limit."""
         named = [one.budget_bytes for one in self.sessions if one.budget_bytes]
         return self.limit_bytes or (named[-1] if named else None)

@@ -1,48 +1,47 @@
-"""A chart as HTML: three pictures that share a grid, and fit any width without a script.
+"""A chart as HTML: axes and curves, which fit any width without a script. page.js adds cursor and zoom.
 
-page.js adds cursor and zoom.
+Curves are SVG paths of whole numbers, each relative to the one before, so that they are short. page.js reads
+the values back out of them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby, pairwise
+from typing import TypeAlias
 
-from lowtide.report.page.buckets import Point
-from lowtide.report.page.charts import Chart, Level, Line
+from lowtide.report.page.charts import Chart, Level, Line, Pick
 from lowtide.report.page.facts import RunFacts
-from lowtide.report.page.markup import escape
-from lowtide.report.page.paths import (
-    area_path,
-    band_path,
-    dots_path,
-    level_path,
-    line_path,
-    picked,
-)
-from lowtide.report.page.scales import (
-    HEIGHT,
-    WIDTH,
-    TimeAxis,
-    ValueAxis,
-    make_value_axis,
-    value_words,
-)
+from lowtide.report.page.scales import HEIGHT, WIDTH, TimeAxis, ValueAxis, make_value_axis
+from lowtide.report.page.series import Point
+from lowtide.svg import escape, value_words
 from lowtide.units import format_seconds
 
+_ALERTS = ("note", "ask", "end")
+_STAGE_CLASSES = {
+    "noted": "noted",
+    "asked to stop": "asked",
+    "being ended": "ended",
+    "starting": "still",
+}
 _TABLE_ROWS = 12
 _WIDE_BAND = 0.12
-"""Share of the width that holds the name of a stage."""
+"""Share of the width from which on a stage shows its name."""
 _MOST_DOTS = 80
 _FEW_POINTS = 12
-"""A line of so few is shown with its points."""
-Points = Mapping[str, Sequence[Point]]
+"""A line of at most this many points is drawn with dots."""
+Points: TypeAlias = Mapping[str, Sequence[Point]]
+"""The points of every series, by its name."""
+Place: TypeAlias = tuple[int, int]
 
 
 def figure_html(chart: Chart, facts: RunFacts, points: Points, x: TimeAxis) -> str:
     """The chart with its title, keys, axes and a table of some of its values."""
     lines = [line for line in chart.lines if line.series in points]
     y = make_value_axis(_values(chart, lines, points), chart.unit, from_zero=chart.from_zero)
-    field = [*_backdrop(chart, facts, x, y)]
+    grid = "".join(f"M0 {top}H{WIDTH}" for top, _ in y.ticks())
+    field = _band_areas(facts, x) if chart.stages else []
+    field += [f'<path class="grid" d="{grid}"/>', *_gap_areas(x)]
     for line in reversed(lines):
         field += _line_paths(line, points[line.series], x, y)
     field += [_level(level, facts, x, y) for level in chart.levels]
@@ -50,7 +49,7 @@ def figure_html(chart: Chart, facts: RunFacts, points: Points, x: TimeAxis) -> s
     hidden = points.get(chart.hidden or "")
     if hidden:
         counted = make_value_axis([one.last for one in hidden], "count", from_zero=True)
-        d = line_path(hidden, "last", x, counted)
+        d = _line_path(hidden, "last", x, counted)
         field.append(f'<path class="unseen" data-top="{counted.top!r}" d="{d}"/>')
     return (
         f'<figure class="chart{" tall" if chart.wide else ""}" data-unit="{chart.unit}" '
@@ -67,22 +66,13 @@ def _values(chart: Chart, lines: Sequence[Line], points: Points) -> list[float]:
     values = [level.value for level in chart.levels]
     for line in lines:
         for point in points[line.series]:
-            ends = (point.low, point.high) if line.band else (picked(point, line.pick),)
+            ends = (point.low, point.high) if line.band else (_pick_value(point, line.pick),)
             values.extend(ends)
     return values
 
 
-def _backdrop(chart: Chart, facts: RunFacts, x: TimeAxis, y: ValueAxis) -> list[str]:
-    grid = "".join(f"M0 {top}H{WIDTH}" for top, _ in y.ticks())
-    found = [f'<path class="grid" d="{grid}"/>']
-    if chart.stages:
-        found = [*_band_areas(facts, x), *found]
-    found += _gap_areas(x)
-    return found
-
-
 def _gap_areas(x: TimeAxis) -> list[str]:
-    """All pauses in one path, and those after a kill in another."""
+    """All pauses in one path, and pauses after a kill in another."""
     width, found = max(1, round(x.gap_width)), []
     for kind, killed in (("gap", False), ("gap killed", True)):
         lefts = [x.place(gap.at_seconds, gap.session - 1) for gap in x.gaps if gap.killed is killed]
@@ -126,26 +116,25 @@ def _stage_names(chart: Chart, facts: RunFacts, x: TimeAxis) -> str:
 
 
 def _stage_class(name: str, facts: RunFacts) -> str:
-    alarms = {
-        "noted": "noted",
-        "asked to stop": "asked",
-        "being ended": "ended",
-        "starting": "still",
-    }
-    names = list(dict.fromkeys(band.name for band in facts.bands if band.name not in alarms))
-    return alarms.get(name) or f"n{names.index(name) % 2}"
+    """The style class of a stage; two colours take turns where none has a meaning."""
+    names = list(dict.fromkeys(one.name for one in facts.bands if one.name not in _STAGE_CLASSES))
+    return _STAGE_CLASSES.get(name) or f"n{names.index(name) % 2}"
 
 
 def _line_paths(line: Line, points: Sequence[Point], x: TimeAxis, y: ValueAxis) -> list[str]:
     found = []
     if line.area:
-        found.append(f'<path class="area {line.colour}" d="{area_path(points, line.pick, x, y)}"/>')
-    if line.band and (shade := band_path(points, x, y)):
+        found.append(
+            f'<path class="area {line.colour}" d="{_area_path(points, line.pick, x, y)}"/>'
+        )
+    if line.band and (shade := _band_path(points, x, y)):
         found.append(f'<path class="shade {line.colour}" d="{shade}"/>')
-    d = line_path(points, line.pick, x, y)
+    d = _line_path(points, line.pick, x, y)
     found.append(f'<path class="line {line.colour}" data-name="{escape(line.name)}" d="{d}"/>')
     if len(points) <= (_MOST_DOTS if line.dots else _FEW_POINTS):
-        found.append(f'<path class="dots {line.colour}" d="{dots_path(points, line.pick, x, y)}"/>')
+        found.append(
+            f'<path class="dots {line.colour}" d="{_dots_path(points, line.pick, x, y)}"/>'
+        )
     return found
 
 
@@ -154,16 +143,17 @@ def _level(level: Level, facts: RunFacts, x: TimeAxis, y: ValueAxis) -> str:
     if level.session is not None:
         own = next(one for one in facts.sessions if one.number == level.session)
         left, right = (x.place(t, own.number) for t in (own.from_seconds, own.to_seconds))
-    return f'<path class="level" d="{level_path([(left, right, top)])}"/>'
+    return f'<path class="level" d="M{left} {top}l{right - left} 0"/>'
 
 
 def _marks(chart: Chart, facts: RunFacts, x: TimeAxis, y: ValueAxis) -> list[str]:
-    """Alerts as upright lines, the forecast as a dotted one."""
+    """Alerts as vertical lines, the forecast as a dotted one."""
     if not chart.stages:
         return []
     last = max((one.number for one in facts.sessions), default=0)
     found = [
-        f'<path class="alert {_alert_class(alert.stage)}" d="M{x.place(alert.seconds, last)} 0V{HEIGHT}"/>'
+        f'<path class="alert {alert.stage if alert.stage in _ALERTS else "note"}" '
+        f'd="M{x.place(alert.seconds, last)} 0V{HEIGHT}"/>'
         for alert in facts.alerts
     ]
     if chart.forecast is not None:
@@ -175,10 +165,6 @@ def _marks(chart: Chart, facts: RunFacts, x: TimeAxis, y: ValueAxis) -> list[str
         d = f"M{left} {y.place(start)}L{right} {y.place(seen.reaches_bytes)}"
         found.append(f'<path class="forecast" d="{d}"/>')
     return found
-
-
-def _alert_class(stage: str) -> str:
-    return stage if stage in ("note", "ask", "end") else "note"
 
 
 def _keys(chart: Chart, lines: Sequence[Line], facts: RunFacts) -> str:
@@ -215,7 +201,7 @@ def _y_axis(y: ValueAxis) -> str:
 
 
 def _x_axis(x: TimeAxis) -> str:
-    """Every second tick steps back where there is little room."""
+    """Every second tick is hidden on a narrow screen."""
     ticks = x.ticks()
     texts = "".join(
         f'<text class="{"odd" if n % 2 and len(ticks) > 4 else "even"}" x="{left / WIDTH:.2%}" y="14">'
@@ -226,7 +212,7 @@ def _x_axis(x: TimeAxis) -> str:
 
 
 def _label(chart: Chart, lines: Sequence[Line], points: Points) -> str:
-    """The chart in a sentence, for those who hear the page."""
+    """The chart in a sentence, for screen readers."""
     parts = []
     for line in lines:
         low = min(point.low for point in points[line.series])
@@ -241,7 +227,7 @@ def _label(chart: Chart, lines: Sequence[Line], points: Points) -> str:
 
 
 def _table(chart: Chart, lines: Sequence[Line], points: Points) -> str:
-    """Some of the values, evenly chosen, for those who prefer figures."""
+    """Some of the values, evenly spaced, as a table."""
     body = []
     for line in lines:
         own = points[line.series]
@@ -249,7 +235,7 @@ def _table(chart: Chart, lines: Sequence[Line], points: Points) -> str:
         chosen = [*own[::step], *([own[-1]] if (len(own) - 1) % step else [])]
         body += [
             f"<tr><td>{format_seconds(point.seconds)}</td><td>{escape(line.name, 80)}</td>"
-            f"<td>{value_words(picked(point, line.pick), chart.unit)}</td></tr>"
+            f"<td>{value_words(_pick_value(point, line.pick), chart.unit)}</td></tr>"
             for point in chosen
         ]
     head = "<tr><th>time of work</th><th>series</th><th>value</th></tr>"
@@ -257,3 +243,75 @@ def _table(chart: Chart, lines: Sequence[Line], points: Points) -> str:
         f"<details><summary>as a table</summary><table><thead>{head}</thead>"
         f"<tbody>{''.join(body)}</tbody></table></details>"
     )
+
+
+def _line_path(points: Sequence[Point], pick: Pick, x: TimeAxis, y: ValueAxis) -> str:
+    """A line, broken between sessions. A single point is a dot."""
+    return "".join(map(_polyline, _places(points, pick, x, y)))
+
+
+def _dots_path(points: Sequence[Point], pick: Pick, x: TimeAxis, y: ValueAxis) -> str:
+    """Every point as a dot: a line of no length with a round end."""
+    return "".join(
+        f"M{left} {top}h0" for session in _places(points, pick, x, y) for left, top in session
+    )
+
+
+def _area_path(points: Sequence[Point], pick: Pick, x: TimeAxis, y: ValueAxis) -> str:
+    """The area under the line."""
+    parts = []
+    for places in _places(points, pick, x, y):
+        if len(places) > 1:
+            parts.append(f"{_polyline([(places[0][0], HEIGHT), *places])}V{HEIGHT}z")
+    return "".join(parts)
+
+
+def _band_path(points: Sequence[Point], x: TimeAxis, y: ValueAxis) -> str:
+    """The band from the lowest to the highest value of every point; empty if the two are always equal."""
+    if all(point.low == point.high for point in points):
+        return ""
+    highs = _places(points, "high", x, y)
+    lows = _places(points, "low", x, y)
+    return "".join(
+        f"{_polyline([*high, *reversed(low)])}z"
+        for high, low in zip(highs, lows, strict=True)
+        if len(high) > 1
+    )
+
+
+def _pick_value(point: Point, pick: Pick) -> float:
+    """The value that a chart shows for the point."""
+    match pick:
+        case "low":
+            return point.low
+        case "high":
+            return point.high
+        case "last":
+            return point.last
+        case "mean":
+            return point.mean
+
+
+def _places(
+    points: Sequence[Point], pick: Pick, x: TimeAxis, y: ValueAxis
+) -> Iterator[list[Place]]:
+    """Places of the points, session by session."""
+    for session, group in groupby(points, key=lambda point: point.session):
+        yield [
+            (x.place(point.seconds, session), y.place(_pick_value(point, pick))) for point in group
+        ]
+
+
+def _polyline(places: Sequence[Place]) -> str:
+    left, top = places[0]
+    if len(places) == 1:
+        return f"M{left} {top}h0"
+    moves = "".join(
+        _pair(after[0] - before[0], after[1] - before[1]) for before, after in pairwise(places)
+    )
+    return f"M{left} {top}l{moves.lstrip()}"
+
+
+def _pair(right: int, down: int) -> str:
+    """Two numbers; a minus separates them as well as a space does."""
+    return f"{'' if right < 0 else ' '}{right}{'' if down < 0 else ' '}{down}"

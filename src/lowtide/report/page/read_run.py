@@ -1,7 +1,7 @@
 """A journal, read once from front to back, into the facts of its run. Holds one record and the facts.
 
-Time is time of work: it stands still between two sessions. Logs of before records had a time are laid out by
-the seconds that their steps took.
+Time is time of work: it does not pass between two sessions. In logs from before records had times, it is the
+sum of the seconds that steps took.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from pathlib import Path
 
 from lowtide.errors import DataError, UsageError
 from lowtide.journal import read_journal
-from lowtide.report.page.buckets import Series
 from lowtide.report.page.facts import (
     MOST_SESSIONS,
     Alert,
@@ -20,12 +19,14 @@ from lowtide.report.page.facts import (
     End,
     Forecast,
     Happening,
+    Process,
     RunFacts,
     SampleText,
     Session,
 )
-from lowtide.report.page.fields import (
+from lowtide.report.page.records import (
     Record,
+    WorkClock,
     clock_text,
     mapping,
     mappings,
@@ -34,12 +35,15 @@ from lowtide.report.page.fields import (
     unix_seconds,
     whole,
 )
-from lowtide.report.page.told import NAME_A_RUN, checkpoint_words, pause_words, processes
-from lowtide.report.page.work_clock import WorkClock
-from lowtide.units import format_bytes, format_seconds, printable
+from lowtide.report.page.series import Series
+from lowtide.units import format_bytes, format_count, format_seconds, printable
 
+NAME_A_RUN = (
+    "name the folder of a run of tokenize, train-tokenizer or train, or a timeline of watch"
+)
 MOST_GPUS = 4
 _MOST_COMMAND_WORDS = 200
+_MOST_PROCESSES = 8
 _LEARNING = "learning merges"
 _RATE_SECONDS = 0.5
 """A rate over less would be noise."""
@@ -47,9 +51,9 @@ _ALERT_BANDS = {"note": "noted", "ask": "asked to stop", "end": "being ended"}
 
 
 def read_run(path: Path) -> RunFacts:
-    """The facts of the run that the journal tells of. Lines that cannot be read are counted and left out.
+    """The facts of a journal's run. Lines that cannot be read are counted and left out.
 
-    `DataError` where nothing was written yet, `UsageError` where it is another kind of file.
+    Raises DataError if nothing was written yet, and UsageError if it is another kind of file.
     """
     reader = _Reader()
     for record in read_journal(path, on_bad=reader.skip):
@@ -72,7 +76,7 @@ class _Reader:
         self._band: Band | None = None
         self._clock = WorkClock()
         self._late_seconds: float | None = None
-        """When a record happened that was written late: it counts, and is not drawn."""
+        """When a record happened that was written late: it is counted, but not drawn."""
         self._counted_seconds: float | None = None
         self._first_unread: Happening | None = None
         self.is_log = False
@@ -104,7 +108,7 @@ class _Reader:
             taker(record)
 
     def skip(self, line_number: int) -> None:
-        """A line that is not a record."""
+        """Count a line that is not a record."""
         facts = self.facts
         facts.unread_lines += 1
         if self._first_unread is None:
@@ -124,7 +128,8 @@ class _Reader:
     def _open_session(self, record: Record, at: float | None) -> None:
         facts, before = self.facts, self._session
         if before is not None and before.outcome is None and facts.dated:
-            self._say("no end", f"the record broke off at {clock_text(before.last_at)}", grave=True)
+            broke_off = f"the record broke off at {clock_text(before.last_at)}"
+            self._add_event("no end", broke_off, grave=True)
         facts.worked_seconds_before = facts.worked_seconds
         self._clock.open_session()
         self._counted_seconds = None
@@ -140,13 +145,12 @@ class _Reader:
         facts.started_at = at if facts.started_at is None else facts.started_at
         facts.end, self._band, self._rate_from = None, None, None
         if text(record, "event") == "start":
-            self._take_start(record, pause_words(before, at))
+            self._take_start(record, before)
 
-    def _take_start(self, record: Record, pause: str) -> None:
+    def _take_start(self, record: Record, before: Session | None) -> None:
         facts, settings = self.facts, mapping(record, "settings")
         facts.kind = text(record, "kind") or facts.kind
         facts.version = text(record, "version")
-        facts.pid = whole(record, "pid")
         facts.how = text(record, "how")
         facts.limit_bytes = whole(record, "limit_bytes")
         facts.floor_bytes = whole(record, "floor_bytes")
@@ -155,11 +159,15 @@ class _Reader:
         command = record.get("command")
         if isinstance(command, list):
             facts.command = tuple(str(word) for word in command[:_MOST_COMMAND_WORDS])
-        step = whole(record, "step")
-        again = facts.sessions.count > 1 or bool(step)
-        words = f"went on from step {step}" if step else "went on" if again else "began"
-        version = f" with lowtide {facts.version}" if facts.version else ""
-        self._say("start", words + pause + version, at=unix_seconds(record))
+        step, at = whole(record, "step"), unix_seconds(record)
+        words = "resumed" if facts.sessions.count > 1 else "began"
+        if step:
+            words = f"resumed from step {step}"
+        if before is not None and before.last_at is not None and at is not None:
+            words += f" after a pause of {format_seconds(max(0.0, at - before.last_at))}"
+        if facts.version:
+            words += f" with lowtide {facts.version}"
+        self._add_event("start", words, at=at)
         self._enter("starting")
 
     def _move_clock(self, record: Record, at: float | None) -> None:
@@ -176,7 +184,7 @@ class _Reader:
             self._band.to_seconds = facts.seconds
 
     def _lateness(self, record: Record, happened_seconds: float | None) -> float | None:
-        """When a late record happened, unless it may as well be drawn as of now."""
+        """When a late record happened; None if it can be drawn as if it happened now."""
         if happened_seconds is None or self._band is None:
             return None
         is_over = self._band.name == _LEARNING and text(record, "event") == "advanced"
@@ -203,24 +211,23 @@ class _Reader:
             series = self.facts.series[name] = Series()
         series.add(self.facts.seconds, value, session.number)
 
-    def _say(self, label: str, words: str, *, at: float | None = None, grave: bool = False) -> None:
+    def _add_event(
+        self, label: str, words: str, *, at: float | None = None, grave: bool = False
+    ) -> None:
         facts = self.facts
         moment = facts.last_at if at is None else at
         facts.events.add(
             Happening(seconds=facts.seconds, at=moment, label=label, text=words, grave=grave)
         )
 
-    def _see_memory(self, record: Record) -> bool:
-        """Whether this was a new peak of private memory."""
-        facts, private = self.facts, whole(record, "private_bytes")
+    def _see_memory(self, record: Record) -> None:
+        peaks, private = self.facts.peaks, whole(record, "private_bytes")
         self._draw("private", private)
         budget = whole(record, "budget_bytes")
         if budget and self._session is not None:
             self._session.budget_bytes = budget
-        if private is None or private <= (facts.peaks.private_bytes or -1):
-            return False
-        facts.peaks.private_bytes, facts.peaks.private_seconds = private, facts.seconds
-        return True
+        if private is not None:
+            peaks.private_bytes = max(private, peaks.private_bytes or 0)
 
     def _take_advanced(self, record: Record) -> None:
         counts = self.facts.counts
@@ -238,7 +245,7 @@ class _Reader:
             self._draw("tokens", tokens)
 
     def _count_until(self, seconds: float) -> None:
-        """Input was read until here, also where that is told after merges were learnt."""
+        """Move the end of counting here, even if its last record comes after the first merges."""
         before, self._counted_seconds = self._counted_seconds, seconds
         bands = list(self.facts.bands)[-2:]
         if before is not None and self._late_seconds is not None and len(bands) == 2:
@@ -247,7 +254,7 @@ class _Reader:
                 counting.to_seconds = learning.from_seconds = seconds
 
     def _measure_rate(self, name: str, done: int | None, *, resumed: int) -> None:
-        """Progress a second since the last look; what stood before this session is not counted."""
+        """Draw the progress per second since the last record, without what earlier sessions did."""
         if done is None or self._session is None or self._late_seconds is not None:
             return
         if self._rate_from is None:
@@ -306,20 +313,17 @@ class _Reader:
             counts.best_evaluation = (loss, whole(record, "step"))
 
     def _take_sample(self, record: Record) -> None:
-        sample = SampleText(
-            step=whole(record, "step"), seconds=self.facts.seconds, text=text(record, "text")
-        )
-        self.facts.samples.add(sample)
+        self.facts.samples.add(SampleText(step=whole(record, "step"), text=text(record, "text")))
 
     def _take_checkpoint(self, record: Record) -> None:
-        facts, words = self.facts, checkpoint_words(record)
+        facts, words = self.facts, _checkpoint_words(record)
         facts.checkpoints.add(
             Happening(seconds=facts.seconds, at=facts.last_at, label="checkpoint", text=words)
         )
 
     def _take_note(self, record: Record) -> None:
         warns = text(record, "level") == "warning"
-        self._say("warning" if warns else "note", text(record, "text"), grave=warns)
+        self._add_event("warning" if warns else "note", text(record, "text"), grave=warns)
 
     def _take_memory(self, record: Record) -> None:
         self._see_memory(record)
@@ -336,7 +340,14 @@ class _Reader:
             self._enter("watched")
         self._take_memory(record)
         if (whole(record, "private_bytes") or -1) > before:
-            facts.peaks.top = processes(record)
+            facts.peaks.top = tuple(
+                Process(
+                    pid=whole(one, "pid") or 0,
+                    name=text(one, "name"),
+                    private_bytes=whole(one, "private_bytes") or 0,
+                )
+                for one in mappings(record, "top", _MOST_PROCESSES)
+            )
         self._draw("charged", whole(record, "cgroup_bytes"))
         for card in mappings(record, "gpus", MOST_GPUS):
             index = whole(card, "index") or 0
@@ -349,7 +360,7 @@ class _Reader:
         facts.alerts.add(Alert(seconds=facts.seconds, stage=stage))
         name = _ALERT_BANDS.get(stage, "watched")
         self._enter(name)
-        self._say(name, text(record, "reason"), grave=stage != "note")
+        self._add_event(name, text(record, "reason"), grave=stage != "note")
 
     def _take_forecast(self, record: Record) -> None:
         in_seconds, reaches = number(record, "seconds"), number(record, "reaches_bytes")
@@ -363,7 +374,7 @@ class _Reader:
             bytes_per_second=pace,
         )
         size = format_bytes(int(min(max(reaches, 0), 1e18)))
-        self._say(
+        self._add_event(
             "forecast", f"{size} would be reached in {format_seconds(in_seconds)} (predicted)"
         )
 
@@ -375,24 +386,30 @@ class _Reader:
             problem=text(record, "problem"),
             remedy=text(record, "remedy"),
             signal=whole(record, "signal"),
-            oom_kills=whole(record, "oom_kills"),
         )
         if self._session is not None:
             self._session.outcome = outcome
             self._session.elapsed_seconds = number(record, "elapsed_seconds")
-        if outcome == "done":
-            self._read_to_the_end()
+        counts = facts.counts
+        if outcome == "done" and counts.done_bytes is not None and counts.total_bytes:
+            # A finished run read all of its input, although its last record may be a second older.
+            counts.more_tokens = counts.done_bytes < counts.total_bytes
+            counts.done_bytes = counts.total_bytes
         peak = whole(record, "peak_private_bytes")
         if peak is not None and peak > (facts.peaks.private_bytes or 0):
             facts.peaks.private_bytes = peak
         grave = outcome == "failed"
-        self._say(
+        self._add_event(
             "end", f"{outcome}: {facts.end.problem}" if facts.end.problem else outcome, grave=grave
         )
 
-    def _read_to_the_end(self) -> None:
-        """A finished run read all of its input, also where its last count is a second older."""
-        counts = self.facts.counts
-        if counts.done_bytes is not None and counts.total_bytes:
-            counts.more_tokens = counts.done_bytes < counts.total_bytes
-            counts.done_bytes = counts.total_bytes
+
+def _checkpoint_words(record: Record) -> str:
+    """What the checkpoint keeps: a training step and its folder, or an amount of the input."""
+    step, done = whole(record, "step"), whole(record, "done_bytes")
+    if step is None:
+        tokens = format_count(whole(record, "tokens") or 0)
+        return "" if done is None else f"{format_bytes(done)} of input, {tokens} tokens are safe"
+    path, took = text(record, "path"), number(record, "seconds")
+    place = f": {path}" if path else ""
+    return f"at step {step}{place}" + ("" if took is None else f", in {format_seconds(took)}")

@@ -7,7 +7,7 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.report.page.buckets import Kept, Series
+from lowtide.report.page.series import FirstAndLast, Series
 
 VALUES = st.floats(min_value=-1e9, max_value=1e9)
 MOMENTS = st.lists(
@@ -64,7 +64,7 @@ def test_sessions_never_share_a_point() -> None:
 
 
 def test_the_first_and_the_last_are_kept_and_the_rest_is_counted() -> None:
-    kept: Kept[int] = Kept(2, 3)
+    kept: FirstAndLast[int] = FirstAndLast(2, 3)
     for n in range(10):
         kept.add(n)
     assert (list(kept), kept.count, kept.left_out) == ([0, 1, 7, 8, 9], 10, 5)

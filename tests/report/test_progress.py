@@ -12,8 +12,7 @@ from dataclasses import replace
 import pytest
 
 from lowtide.events import Evaluated, Event, Note, Sampled, Saved, Stepped
-from lowtide.report.progress import _PlainLines, show_progress
-from lowtide.report.training_lines import sample_lines, step_line, training_lines
+from lowtide.report.progress import _PlainLines, show_progress, step_line, training_lines
 
 STEPPED = Stepped(
     step=1200,
@@ -79,18 +78,18 @@ def test_an_evaluation_and_a_checkpoint_are_a_line_each() -> None:
 
 
 def test_a_sample_cannot_move_the_cursor_and_is_cut() -> None:
-    assert sample_lines(Sampled(step=8, text="one\r\n\x1b[2Jtwo 中\n\u202e\ud800")) == [
+    assert training_lines(Sampled(step=8, text="one\r\n\x1b[2Jtwo 中\n\u202e\ud800")) == [
         "sample: step 8",
         r"  one\r",
         r"  \x1b[2Jtwo 中",
         r"  \u202e\ud800",
     ]
     for text in ("x" * 5000, "line\n" * 50, "\n" * 50):
-        lines = sample_lines(Sampled(step=8, text=text))
+        lines = training_lines(Sampled(step=8, text=text))
         assert len(lines) == 8
         assert lines[-1] == "  …"
         assert all(len(line) <= 102 for line in lines)
-    assert sample_lines(Sampled(step=8, text="")) == ["sample: step 8", ""]
+    assert training_lines(Sampled(step=8, text="")) == ["sample: step 8", ""]
 
 
 def test_elsewhere_than_on_a_terminal_steps_are_told_every_ten_seconds() -> None:

@@ -1,4 +1,4 @@
-"""A series of any length in few points, while it streams by. No peak is lost, and none is made up.
+"""A series of any length in few points, built while it streams by. No peak is lost, and none is invented.
 
     Series(most=4): 1, 9, 2, 3, 5, 4, 1, 1   →   points of 1..9, 2..3, 4..5, 1..1
 
@@ -21,7 +21,7 @@ Item = TypeVar("Item")
 
 @dataclass(slots=True, kw_only=True)
 class Point:
-    """What was measured between `first_seconds` and `last_seconds`, in one session."""
+    """The values measured between `first_seconds` and `last_seconds`, in one session."""
 
     session: int
     first_seconds: float
@@ -42,7 +42,7 @@ class Point:
 
 
 class Series:
-    """Takes values in the order of time; holds twice `most` points, and one more a session."""
+    """Takes values in the order of time; holds at most twice `most` points, and one more for each session."""
 
     def __init__(self, most: int = MOST_POINTS) -> None:
         self._most = most
@@ -51,7 +51,7 @@ class Series:
         self._key = (-1, -1)
 
     def add(self, seconds: float, value: float, session: int) -> None:
-        """One more value, no earlier than the one before."""
+        """Add a value, no earlier than the one before."""
         key = (session, int(seconds / self._width_seconds))
         if key == self._key:
             _widen(self._points[-1], seconds, value)
@@ -73,7 +73,7 @@ class Series:
             self._coarsen()
 
     def points(self, most: int | None = None) -> list[Point]:
-        """At most `most` points, in the order of time; never fewer than one a session."""
+        """At most `most` points in the order of time, and at least one for each session."""
         found, width = [replace(point) for point in self._points], self._width_seconds
         sessions = len({point.session for point in found})
         while len(found) > max(most or self._most, 2 * sessions):
@@ -92,8 +92,8 @@ class Series:
         return bool(self._points)
 
 
-class Kept(Generic[Item]):
-    """The first and the last of a stream, and how many fell out between."""
+class FirstAndLast(Generic[Item]):
+    """The first and the last items of a stream, and how many were left out between them."""
 
     def __init__(self, first: int, last: int) -> None:
         self._most_first = first
@@ -127,7 +127,7 @@ def _widen(point: Point, seconds: float, value: float) -> None:
 
 
 def _merge(points: list[Point], width_seconds: float) -> list[Point]:
-    """Neighbours that begin in the same bucket of this width become one."""
+    """Join neighbours that begin in the same bucket of this width."""
     merged: list[Point] = []
     key = (-1, -1)
     for point in points:
