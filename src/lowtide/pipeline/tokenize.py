@@ -51,10 +51,9 @@ from lowtide.shards.layout import MANIFEST_NAME
 from lowtide.shards.manifest import DatasetManifest, read_manifest
 from lowtide.shards.read import open_dataset
 from lowtide.source.arrow_memory import plain_allocation
-from lowtide.source.find_inputs import input_names
+from lowtide.source.find_inputs import describe_skipped, input_names
 from lowtide.source.find_place import naming_places
 from lowtide.source.read_text import describe_skip
-from lowtide.source.skipped import describe_skipped
 from lowtide.source.stream import Block, Cursor, read_blocks
 from lowtide.storage.paths import as_path
 from lowtide.tokenizer.agreement import SAMPLE_BYTES, find_disagreement, sample_pieces

@@ -14,9 +14,8 @@ from lowtide.pipeline.prepare import choose_workers, delimiter_beside
 from lowtide.pipeline.spend import foreign_bytes
 from lowtide.pipeline.train_settings import TrainSettings, check_train_settings, normalise
 from lowtide.pipeline.train_spend import TrainAllowances, spend_on_training
-from lowtide.source.find_inputs import InputFile, InputKind, survey_inputs
+from lowtide.source.find_inputs import InputFile, InputKind, Skipped, survey_inputs
 from lowtide.source.safe_cuts import CutRule
-from lowtide.source.skipped import Skipped
 from lowtide.source.stream import ReadSettings
 from lowtide.tokenizer.count_words import CountRules
 from lowtide.tokenizer.merge_room import check_merge_room

@@ -61,10 +61,9 @@ from lowtide.pipeline.train_prepare import TrainPrepared, prepare_training
 from lowtide.pipeline.train_settings import TrainSettings
 from lowtide.pipeline.watch_run import ShouldStop, Watch, never_stop
 from lowtide.source.arrow_memory import plain_allocation
-from lowtide.source.find_inputs import input_names
+from lowtide.source.find_inputs import Skipped, describe_skipped, input_names
 from lowtide.source.find_place import naming_places
 from lowtide.source.read_text import describe_skip
-from lowtide.source.skipped import Skipped, describe_skipped
 from lowtide.source.stream import read_blocks
 from lowtide.storage.paths import as_path
 from lowtide.tokenizer.vocabulary import from_json, load_vocabulary

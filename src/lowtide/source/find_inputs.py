@@ -38,7 +38,7 @@ from lowtide.source.recognise import (
     recognise,
     refuse_foreign,
 )
-from lowtide.source.skipped import Skipped, SkippedFiles, describe_skipped
+from lowtide.units import printable
 
 STDIN = Path("-")
 Compression = Literal["", "gz", "zst"]
@@ -50,6 +50,8 @@ _TEXT_SUFFIXES = frozenset({".txt", ".text"})
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gz", ".zst": "zst", ".zstd": "zst"}
 _HIDDEN = "hidden"
 _NO_FILES = "no files (broken links, pipes)"
+_NAMED_SKIPPED = 3
+"""For each reason, so many skipped files are named."""
 
 
 class InputKind(StrEnum):
@@ -90,6 +92,16 @@ class InputFile:
     def is_stdin(self) -> bool:
         """Standard input is read once: it cannot be resumed, nor looked at twice."""
         return self.path == STDIN
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """Files that are not read for one reason."""
+
+    reason: str
+    count: int
+    first: tuple[str, ...]
+    """Some of them, by path; of a hidden folder the folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +160,46 @@ def survey_inputs(
             found.append(_describe(path, search.stated))
     if not found:
         raise UsageError("all inputs lie in the output folder", remedy="pass another `--out`")
-    return FoundInputs(files=found, skipped=search.skipped.told())
+    return FoundInputs(files=found, skipped=search.skipped.by_reason())
+
+
+class _SkippedFiles:
+    """Files that are left out: counted by reason, and some of them named."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._first: dict[str, list[str]] = {}
+
+    def add(self, path: Path, reason: str, *, count: int = 1) -> None:
+        """Count a file, or a folder of `count` files."""
+        if not count:
+            return
+        self._counts[reason] = self._counts.get(reason, 0) + count
+        names = self._first.setdefault(reason, [])
+        names.append(printable(str(path)))  # a name may not be UTF-8
+        names.sort()
+        del names[_NAMED_SKIPPED:]
+
+    def by_reason(self) -> tuple[Skipped, ...]:
+        """The most frequent reason first."""
+        order = sorted(self._counts, key=lambda reason: (-self._counts[reason], reason))
+        return tuple(
+            Skipped(reason=reason, count=self._counts[reason], first=tuple(self._first[reason]))
+            for reason in order
+        )
+
+
+def describe_skipped(skipped: Sequence[Skipped]) -> str:
+    """`skipped 3 files: hidden 2 (.git, …), a zip archive 1 (a.zip); …`."""
+    total = sum(item.count for item in skipped)
+    parts = []
+    for item in skipped:
+        more = ", …" if item.count > len(item.first) else ""
+        parts.append(f"{item.reason} {item.count:,} ({', '.join(item.first)}{more})")
+    return (
+        f"skipped {total:,} file{'' if total == 1 else 's'}: {', '.join(parts)}; "
+        "to have one read, name it"
+    )
 
 
 class _Search:
@@ -156,7 +207,7 @@ class _Search:
 
     def __init__(self, *, stated: InputKind | None, leave_out: Path | None) -> None:
         self.stated = stated
-        self.skipped = SkippedFiles()
+        self.skipped = _SkippedFiles()
         self._leave_out = leave_out
 
     def is_in_output(self, path: Path) -> bool:
@@ -218,7 +269,7 @@ class _Search:
         paths = sorted(self._walk(folder), key=_sort_key)
         taken = self._choose(paths)
         if not taken:
-            skipped = self.skipped.told()
+            skipped = self.skipped.by_reason()
             raise UsageError(
                 f"{folder} holds no {self.stated or 'text, JSONL, parquet or arrow'} file"
                 + (f"; {describe_skipped(skipped)}" if skipped else ""),

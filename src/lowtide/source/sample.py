@@ -20,11 +20,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lowtide.source.blocks import Block, Cursor, ReadSettings
-from lowtide.source.extent import measure_extent
+from lowtide.source.byte_stream import explain_damage
 from lowtide.source.find_inputs import InputFile, InputKind
-from lowtide.source.parts import parts_from
-from lowtide.source.read_parquet import explain_damage, open_parquet
-from lowtide.source.stream import read_blocks
+from lowtide.source.parts import Part
+from lowtide.source.read_parquet import open_parquet
+from lowtide.source.stream import measure_extent, read_blocks
 from lowtide.units import KIB, MIB
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ _ALIGNED_BYTES = 64 * KIB
 _BLANK = re.compile(rb"[ \n]")
 _MOST_FILES = 512
 _PASSED_BYTES = 96 * MIB
-"""So much text is read on the way to samples, all files together: for about half a second."""
+"""Text that is read on the way to samples, all files together: about half a second of reading."""
 _HELD_BLOCKS = 2
-"""So many times what samples of a block each take may be held: rows may be far longer than a block."""
+"""Samples may take so many times their number in blocks: rows may be far longer than a block."""
 _COUNTED_PLACES, _COUNTED_BYTES = 1024, 16 * KIB
-"""Documents are counted by what parts them, at more places than text is read: where they are sorted by length,
-the shortest share of the text may hold most of them."""
+"""Documents are counted by what separates them, at more places than text is read: where they are sorted by
+length, a small share of the text may hold most of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ class SampledText:
     input_bytes: float
     """How much of the stored input they hold."""
     documents: float
-    """That end in the sample."""
+    """Number of documents that end in the sample."""
     seconds: float
     stands_for: float = 1.0
     """How many stretches like it all inputs have: sums over samples are weighted with it."""
@@ -73,7 +73,7 @@ class _Group:
     place: int
     samples: list[SampledText]
     input_bytes: float
-    """What the stretch has of the stored input."""
+    """Stored bytes of the stretch."""
 
 
 def sample_inputs(
@@ -162,10 +162,8 @@ def _sample_passed(
         file, of_file = inputs[index], list(located)
         offsets = [_locate(ends, place)[1] for place in of_file]
         for stretch, count in _stretches(file, settings, offsets):
-            keep = _Keep(
-                count=count, passed_bytes=_PASSED_BYTES * count // len(places), chance=chance
-            )
-            samples = _keep_some(file, settings, stretch, keep)
+            passed_bytes = _PASSED_BYTES * count // len(places)
+            samples = _keep_some(file, settings, stretch, count, passed_bytes, chance)
             if samples:
                 yield _Group(place=of_file[0], samples=samples, input_bytes=stretch_bytes * count)
 
@@ -292,11 +290,11 @@ class _Stretch:
 
     start: int
     length: int | None = None
-    """In rows; None where only reading tells."""
+    """Number of rows; None where only reading tells."""
     text_bytes: int = 0
-    """Of the column that holds the text, before compression; of a compressed file unknown."""
+    """Size of the column that holds the text, before compression; unknown for a compressed file."""
     stored_bytes: float = 0.0
-    """Its part of the file, going by `text_bytes`."""
+    """Its share of the file, going by `text_bytes`."""
 
 
 def _stretches(
@@ -317,8 +315,8 @@ def _stretches(
 
 def _row_groups(file: InputFile, settings: ReadSettings) -> list[_Stretch]:
     """Row groups that have rows."""
-    part = parts_from(Cursor(file=0, position=0), file, settings)[0]
-    with open_parquet(part, settings) as opened, explain_damage(file.path):
+    part = Part(file=file, settings=settings, start=Cursor(file=0, position=0))
+    with open_parquet(part) as opened, explain_damage(file.path):
         found = [
             opened.metadata.row_group(index) for index in range(opened.metadata.num_row_groups)
         ]
@@ -345,15 +343,6 @@ def _text_bytes(group: pq.RowGroupMetaData, column: str) -> int:
     return max(1, size or group.total_byte_size) if group.num_rows else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Keep:
-    """How many samples are kept of what is passed, how much is passed, and the chance that chooses."""
-
-    count: int
-    passed_bytes: int
-    chance: random.Random
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class _Passed:
     """A block on the way, or all blocks of a row that is cut."""
@@ -366,9 +355,14 @@ class _Passed:
 
 
 def _keep_some(
-    file: InputFile, settings: ReadSettings, stretch: _Stretch, keep: _Keep
+    file: InputFile,
+    settings: ReadSettings,
+    stretch: _Stretch,
+    count: int,
+    most_bytes: int,
+    chance: random.Random,
 ) -> list[SampledText]:
-    """Read a stretch, or its front, and keep some blocks: each as likely as it is long (Efraimidis, Spirakis).
+    """Read a stretch, or its front; keep `count` blocks, each as likely as it is long (Efraimidis-Spirakis).
 
     How much text and how many documents there are is known for all that was passed, and each sample has its
     share of that.
@@ -382,14 +376,14 @@ def _keep_some(
         size = sum(block.text_bytes for block in blocks)
         text_bytes += size
         documents += sum(block.document_count for block in blocks)
-        key = math.log(1 - keep.chance.random()) / max(1, size)
+        key = math.log(1 - chance.random()) / max(1, size)
         heapq.heappush(kept, _Passed(key, number, size, blocks))
         held_bytes += size
         while len(kept) > 1 and (
-            len(kept) > keep.count or held_bytes > _HELD_BLOCKS * keep.count * settings.block_bytes
+            len(kept) > count or held_bytes > _HELD_BLOCKS * count * settings.block_bytes
         ):
             held_bytes -= heapq.heappop(kept).text_bytes
-        if text_bytes >= keep.passed_bytes:
+        if text_bytes >= most_bytes:
             break
     if last is None or not text_bytes:
         return []
@@ -442,7 +436,7 @@ def _mark(inputs: Sequence[InputFile], settings: ReadSettings) -> bytes:
 
 
 def _count_marks(inputs: Sequence[InputFile], mark: bytes, seed: int) -> float:
-    """How often a mark stands in the inputs, or their last document has none."""
+    """How often a mark stands in the inputs; a last document without one counts too."""
     total = sum(file.size_bytes for file in inputs)
     ends, rates = _ends(inputs), []
     for place in _draw(total, _COUNTED_PLACES, random.Random(seed)):

@@ -9,9 +9,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from lowtide.source.examples.marks import SpecialNames
+from lowtide.source.examples.piece_builder import PieceBuilder
 from lowtide.source.examples.settings import ExampleKind, Learn
-from lowtide.source.examples.sheet import Sheet
-from lowtide.source.examples.special_names import SpecialNames
 from lowtide.source.examples.turns import ROLE_NAMES, BadExampleError, Turn
 
 CHATML = """\
@@ -94,9 +94,9 @@ class BuiltInTemplate:
     def close(self) -> None:
         """Nothing is open."""
 
-    def render(self, turns: Sequence[Turn], learn: Learn, sheet: Sheet) -> None:
-        """Lay the text of an example on the sheet, as parts of which some are learnt."""
-        parts, learnt, before = sheet.parts, sheet.learnt, len(sheet.learnt)
+    def render(self, turns: Sequence[Turn], learn: Learn, builder: PieceBuilder) -> None:
+        """Append the text of an example, in parts of which some are in the loss mask."""
+        parts, learnt, before = builder.parts, builder.learnt, len(builder.learnt)
         last = before  # where the last answer's part is noted, if it has one
         is_text = self._names.policy == "text"
         openings = self._first

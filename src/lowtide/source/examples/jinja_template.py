@@ -1,5 +1,9 @@
 """A template in Hugging Face's convention, compiled once; runs in the child process (`render_child.py`).
 
+Its environment is transformers' one, less what reads files or gives other text every time. Jinja's immutable
+sandbox keeps a template away from Python's internals. How much memory and time a template takes is not counted
+here: the process it runs in has limits.
+
 What is learnt: its `{% generation %}` blocks. In a template without any, the assistant's contents are wrapped
 in marks and found again in the text, together with a special token directly behind. The text must be the
 same as without marks, or it is an error: a template that looks into contents has to say itself what is
@@ -8,22 +12,35 @@ learnt.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
-from typing import TypeAlias, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import NoReturn, TypeAlias, cast
 
 import jinja2
-from jinja2 import meta, nodes
+import jinja2.ext
+import jinja2.utils
+from jinja2 import meta, nodes, parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from lowtide.source.examples.marks import LEARNT_CLOSE, LEARNT_OPEN
+from lowtide.source.examples.marks import (
+    LEARNT_CLOSE,
+    LEARNT_OPEN,
+    SpecialNames,
+    reserved_in,
+)
 from lowtide.source.examples.render_protocol import TOKEN_NAMES, Messages, Rendered, Setup
-from lowtide.source.examples.sandbox import RefusedNodeError, TemplateEnvironment
 from lowtide.source.examples.settings import Learn
-from lowtide.source.examples.special_names import SpecialNames
 from lowtide.source.examples.turns import BadExampleError, gather, rebuilt
 from lowtide.units import printable
+
+_LAZY_FILTERS = (
+    *("batch", "items", "map", "reject", "rejectattr", "reverse"),
+    *("select", "selectattr", "slice", "unique"),
+)
 
 Places: TypeAlias = list[tuple[int, int]]
 _Compiled: TypeAlias = tuple[jinja2.Template, bool, bool, set[str]]
@@ -207,9 +224,11 @@ def _encoded(part: str) -> bytes:
 
 def _compile(environment: TemplateEnvironment, source: str) -> _Compiled:
     """The template, whether it has generation blocks, and whether their text may be worked on afterwards,
-    and the variables that it is to be given."""
+    and the variables that it asks for."""
     try:
-        tree = environment.parse_checked(source)
+        tree = environment.parse(source)
+        for node in tree.find_all(nodes.Node):
+            _refuse(node)
         blocks = [node for node in tree.find_all(nodes.CallBlock) if _is_generation(node)]
         buffered = [
             inner
@@ -221,10 +240,6 @@ def _compile(environment: TemplateEnvironment, source: str) -> _Compiled:
         asked_for = meta.find_undeclared_variables(tree)
         code = environment.compile(tree, filename="<template>")
         template = jinja2.Template.from_code(environment, code, environment.globals)
-    except RefusedNodeError as error:
-        raise RefusedTemplateError(
-            str(error), remedy="write it without that, in one file"
-        ) from error
     except jinja2.exceptions.TemplateSyntaxError as error:
         raise RefusedTemplateError(
             f"has an error in line {error.lineno}: {printable(str(error.message))}",
@@ -236,6 +251,19 @@ def _compile(environment: TemplateEnvironment, source: str) -> _Compiled:
             remedy="write it more simply; a chat template takes a page",
         ) from error
     return template, bool(blocks), bool(buffered), asked_for
+
+
+def _refuse(node: nodes.Node) -> None:
+    """Refuse what reads another file, and text that holds a mark of lowtide's own."""
+    problem = ""
+    if isinstance(node, (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)):
+        kind = type(node).__name__.lower().replace("fromimport", "import")
+        problem = f"would read another file: `{kind}` in line {node.lineno}"
+    text = node.data if isinstance(node, nodes.TemplateData) else getattr(node, "value", None)
+    if isinstance(text, str) and (mark := reserved_in(text)):
+        problem = f"holds {mark} in line {node.lineno}, a mark of lowtide's own"
+    if problem:
+        raise RefusedTemplateError(problem, remedy="write it without that, in one file")
 
 
 def _is_generation(node: nodes.CallBlock) -> bool:
@@ -321,3 +349,91 @@ def _parts(text: str, places: Places) -> Iterator[tuple[str, bool]]:
         yield text[begin:end], True
         start = end
     yield text[start:], False
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %}` as transformers has it: what stands inside is learnt."""
+
+    tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
+
+    def parse(self, parser: parser.Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
+
+    def _mark(self, caller: Callable[[], str]) -> str:
+        text = caller()
+        environment = self.environment
+        assert isinstance(environment, TemplateEnvironment)
+        return f"{LEARNT_OPEN}{text}{LEARNT_CLOSE}" if environment.marks_learnt else text
+
+
+class _Namespace(jinja2.utils.Namespace):
+    """A namespace that keeps no private names, as transformers has it."""
+
+    def __setitem__(self, name: str, value: object) -> None:
+        if name.startswith("_"):
+            raise jinja2.exceptions.SecurityError(f"{name!r} cannot be stored in a namespace")
+        super().__setitem__(name, value)
+
+
+class TemplateEnvironment(ImmutableSandboxedEnvironment):
+    """The sandbox in which templates are compiled and run."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[_Generation, jinja2.ext.loopcontrols],
+        )
+        self.marks_learnt = False
+        del self.filters["random"], self.globals["lipsum"]  # other tokens every time
+        for name in _LAZY_FILTERS:
+            self.filters[name] = _at_once(self.filters[name])
+        self.filters["tojson"] = _to_json
+        self.globals["raise_exception"] = _raise_exception
+        self.globals["namespace"] = _Namespace
+        self.globals["dict"] = _make_dict
+
+    def unsafe_undefined(self, obj: object, attribute: str) -> NoReturn:
+        """Jinja itself prints an empty text; here it is an error at once."""
+        raise jinja2.exceptions.SecurityError(
+            f"access to attribute {attribute!r} of {type(obj).__name__!r} object is unsafe"
+        )
+
+
+def _at_once(function: Callable[..., object]) -> Callable[..., object]:
+    """The filter with a list for its result: an iterator's text would hold its address in memory."""
+
+    @functools.wraps(function)  # which also keeps the marks that Jinja finds on a filter
+    def at_once(*args: object, **kwargs: object) -> object:
+        made = function(*args, **kwargs)
+        return list(made) if isinstance(made, Iterator) else made
+
+    return at_once
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """As transformers has it: Jinja's own would escape characters of HTML."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _make_dict(*args: Mapping[str, object], **kwargs: object) -> dict[str, object]:
+    """What a template calls `dict`: the type itself would offer more than making one."""
+    return dict(*args, **kwargs)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.exceptions.TemplateError(message)

@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 
 from lowtide.child import Child, ran_out_of_memory
 from lowtide.errors import SharedFaultError, UsageError
+from lowtide.source.examples.marks import SpecialInText
+from lowtide.source.examples.piece_builder import PieceBuilder
 from lowtide.source.examples.render_protocol import (
     Answer,
     BadRow,
@@ -27,8 +29,6 @@ from lowtide.source.examples.render_protocol import (
     encode_setup,
 )
 from lowtide.source.examples.settings import Learn
-from lowtide.source.examples.sheet import Sheet
-from lowtide.source.examples.special_names import SpecialInText
 from lowtide.source.examples.token_names import CONFIG_FILE, TokenNames
 from lowtide.source.examples.turns import BadExampleError, Turn
 from lowtide.source.rows import too_large
@@ -103,15 +103,15 @@ class JinjaTemplate:
         self._ahead = list(examples)
         self._answers = {}
 
-    def render(self, turns: list[Turn], learn: Learn, sheet: Sheet) -> None:
-        """Lay the text of an example on the sheet, as parts of which some are learnt."""
+    def render(self, turns: list[Turn], learn: Learn, builder: PieceBuilder) -> None:
+        """Append the text of an example, in parts of which some are in the loss mask."""
         if id(turns) not in self._answers:
             self._ask(turns, learn)
         answer = self._answers.pop(id(turns))
         if isinstance(answer, Rendered):
-            first = len(sheet.parts)
-            sheet.learnt += [first + number for number in answer.learnt]
-            sheet.parts += answer.parts
+            first = len(builder.parts)
+            builder.learnt += [first + number for number in answer.learnt]
+            builder.parts += answer.parts
         elif isinstance(answer, BadRow):
             raise BadExampleError(answer.reason)
         elif isinstance(answer, TooLarge):

@@ -20,8 +20,8 @@ from uuid import UUID
 
 import msgspec
 
+from lowtide.source.examples.marks import SpecialInText
 from lowtide.source.examples.settings import Learn
-from lowtide.source.examples.special_names import SpecialInText
 from lowtide.units import KIB, MIB
 
 Messages: TypeAlias = list[dict[str, object]]
