@@ -20,19 +20,12 @@ from lowtide.errors import DataError, UsageError
 from lowtide.source.blocks import BadRow, Piece
 from lowtide.source.byte_stream import ByteWindow, open_window
 from lowtide.source.examples.settings import suggest_examples
+from lowtide.source.examples.turns import name_kind
 from lowtide.source.parts import Part
 from lowtide.source.read_text import begin_reading
 from lowtide.source.rows import NOT_UTF8, is_long, row_pieces
 from lowtide.source.utf8 import is_utf8
 from lowtide.units import MIB, format_bytes, round_up_to_mib
-
-_JSON_NAMES = {
-    dict: "an object",
-    list: "an array",
-    bool: "a boolean",
-    int: "a number",
-    float: "a number",
-}
 
 
 class BadLineError(Exception):
@@ -241,8 +234,7 @@ class _TextLines(JsonLines):
             raise _MissingKeyError(row)
         value = row[column]
         if not isinstance(value, str):
-            kind = "null" if value is None else _JSON_NAMES.get(type(value), "not text")
-            raise BadLineError(f"the value of {column!r} is {kind}")
+            raise BadLineError(f"the value of {column!r} is {name_kind(value)}")
         reason = "" if is_utf8(line) else NOT_UTF8
         try:
             encoded = value.encode()

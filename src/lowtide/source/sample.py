@@ -67,10 +67,22 @@ class SampledText:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Group:
+class _Place:
+    """A byte of the inputs, laid end to end, from which a sample is to come."""
+
+    number: int
+    """Counted over all inputs."""
+    index: int
+    """Which of the inputs it lies in."""
+    offset: int
+    """Where in that input."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Drawn:
     """Samples that stand for one stretch of the input, each for an equal part of it."""
 
-    place: int
+    place: _Place
     samples: list[SampledText]
     input_bytes: float
     """Stored bytes of the stretch."""
@@ -89,15 +101,27 @@ def sample_inputs(
         if samples is not None:
             return samples
     chance = random.Random(seed)
-    places = _draw(total, count, chance)
-    ends = _ends(inputs)
-    passed = [place for place in places if _is_passed(inputs[_locate(ends, place)[0]])]
-    groups = [
+    passed: list[_Place] = []
+    plain: list[_Place] = []
+    for place in _draw(inputs, count, chance):
+        file = inputs[place.index]
+        is_passed = bool(file.compression) or file.kind is InputKind.PARQUET
+        (passed if is_passed else plain).append(place)
+    plain = list({place.number: place for place in plain}.values())
+    drawn = [
         *_sample_passed(inputs, settings, passed, total / count, chance),
-        *_sample_plain(inputs, settings, sorted(set(places) - set(passed)), total / count, chance),
+        *_sample_plain(inputs, settings, plain, total / count, chance),
     ]
-    groups.sort(key=lambda group: group.place)
-    return _weigh(groups, total)
+    drawn.sort(key=lambda each: each.place.number)
+    # stretches without a sample are stood for by the others
+    scale = total / max(1.0, sum(each.input_bytes for each in drawn))
+    return [
+        replace(
+            sample, stands_for=scale * each.input_bytes / len(each.samples) / sample.input_bytes
+        )
+        for each in drawn
+        for sample in each.samples
+    ]
 
 
 def count_documents(
@@ -120,30 +144,33 @@ def count_documents(
     return round(sampled)
 
 
-def _draw(total: int, count: int, chance: random.Random) -> list[int]:
-    """A place in each of `count` equal stretches, in order."""
-    return [int(total * (number + chance.random()) / count) for number in range(count)]
-
-
-def _is_passed(file: InputFile) -> bool:
-    return bool(file.compression) or file.kind is InputKind.PARQUET
+def _draw(inputs: Sequence[InputFile], count: int, chance: random.Random) -> Iterator[_Place]:
+    """A place in each of `count` equal stretches of the inputs, in order."""
+    ends = list(itertools.accumulate(file.size_bytes for file in inputs))
+    total = ends[-1]
+    for stretch in range(count):
+        number = int(total * (stretch + chance.random()) / count)
+        index = bisect.bisect_right(ends, number)
+        if index == len(ends):
+            yield _Place(number=number, index=index - 1, offset=0)
+        else:
+            start = ends[index - 1] if index else 0
+            yield _Place(number=number, index=index, offset=number - start)
 
 
 def _sample_plain(
     inputs: Sequence[InputFile],
     settings: ReadSettings,
-    places: list[int],
+    places: list[_Place],
     stretch_bytes: float,
     chance: random.Random,
-) -> Iterator[_Group]:
+) -> Iterator[_Drawn]:
     """A sample from each place, in random order: long rows may use up what may be held."""
     left_bytes = _HELD_BLOCKS * len(places) * settings.block_bytes
-    ends = _ends(inputs)
     for place in chance.sample(places, len(places)):
-        index, offset = _locate(ends, place)
-        found = _read_one(_neighbours(inputs, index), settings, offset)
+        found = _read_one(_neighbours(inputs, place.index), settings, place.offset)
         if found:
-            yield _Group(place=place, samples=[found], input_bytes=stretch_bytes)
+            yield _Drawn(place=place, samples=[found], input_bytes=stretch_bytes)
             left_bytes -= found.text_bytes
         if left_bytes <= 0:
             break
@@ -152,33 +179,19 @@ def _sample_plain(
 def _sample_passed(
     inputs: Sequence[InputFile],
     settings: ReadSettings,
-    places: list[int],
+    places: list[_Place],
     stretch_bytes: float,
     chance: random.Random,
-) -> Iterator[_Group]:
+) -> Iterator[_Drawn]:
     """Samples of row groups and compressed files, as many of each as places fall into it."""
-    ends = _ends(inputs)
-    for index, located in itertools.groupby(places, lambda place: _locate(ends, place)[0]):
+    for index, located in itertools.groupby(places, lambda place: place.index):
         file, of_file = inputs[index], list(located)
-        offsets = [_locate(ends, place)[1] for place in of_file]
+        offsets = [place.offset for place in of_file]
         for stretch, count in _stretches(file, settings, offsets):
             passed_bytes = _PASSED_BYTES * count // len(places)
             samples = _keep_some(file, settings, stretch, count, passed_bytes, chance)
             if samples:
-                yield _Group(place=of_file[0], samples=samples, input_bytes=stretch_bytes * count)
-
-
-def _weigh(groups: list[_Group], total: int) -> list[SampledText]:
-    """The samples with what each stands for; stretches without a sample are stood for by the others."""
-    scale = total / max(1.0, sum(group.input_bytes for group in groups))
-    return [
-        replace(
-            sample,
-            stands_for=scale * group.input_bytes / len(group.samples) / sample.input_bytes,
-        )
-        for group in groups
-        for sample in group.samples
-    ]
+                yield _Drawn(place=of_file[0], samples=samples, input_bytes=stretch_bytes * count)
 
 
 def _read_whole(
@@ -197,19 +210,6 @@ def _read_whole(
             return None
         started = time.perf_counter()
     return samples
-
-
-def _ends(inputs: Sequence[InputFile]) -> list[int]:
-    """Where each input ends, if all are laid end to end."""
-    return list(itertools.accumulate(file.size_bytes for file in inputs))
-
-
-def _locate(ends: Sequence[int], offset: int) -> tuple[int, int]:
-    """The input that a byte of all of them together lies in, and where in it."""
-    index = bisect.bisect_right(ends, offset)
-    if index == len(ends):
-        return index - 1, 0
-    return index, offset - (ends[index - 1] if index else 0)
 
 
 def _neighbours(inputs: Sequence[InputFile], index: int) -> list[InputFile]:
@@ -437,18 +437,16 @@ def _mark(inputs: Sequence[InputFile], settings: ReadSettings) -> bytes:
 
 def _count_marks(inputs: Sequence[InputFile], mark: bytes, seed: int) -> float:
     """How often a mark stands in the inputs; a last document without one counts too."""
-    total = sum(file.size_bytes for file in inputs)
-    ends, rates = _ends(inputs), []
-    for place in _draw(total, _COUNTED_PLACES, random.Random(seed)):
-        index, offset = _locate(ends, place)
-        file = inputs[index]
-        start = max(0, min(offset, file.size_bytes - _COUNTED_BYTES))
+    rates = []
+    for place in _draw(inputs, _COUNTED_PLACES, random.Random(seed)):
+        file = inputs[place.index]
+        start = max(0, min(place.offset, file.size_bytes - _COUNTED_BYTES))
         with file.path.open("rb") as opened:
             opened.seek(start)
             data = opened.read(_COUNTED_BYTES)
         ends_open = start + len(data) >= file.size_bytes and not data.endswith(mark)
         rates.append((data.count(mark) + ends_open) / max(1, len(data)))
-    return total * sum(rates) / len(rates)
+    return sum(file.size_bytes for file in inputs) * sum(rates) / len(rates)
 
 
 def _sampled(blocks: tuple[Block, ...], input_bytes: float, seconds: float) -> SampledText:

@@ -11,7 +11,6 @@ from collections.abc import Mapping, Sequence
 
 from lowtide.child import Child, ran_out_of_memory
 from lowtide.errors import SharedFaultError, UsageError
-from lowtide.source.examples.marks import SpecialInText
 from lowtide.source.examples.piece_builder import PieceBuilder
 from lowtide.source.examples.render_protocol import (
     Answer,
@@ -21,7 +20,6 @@ from lowtide.source.examples.render_protocol import (
     Messages,
     NoMemory,
     Rendered,
-    RenderLimits,
     Setup,
     TooLarge,
     decode_answers,
@@ -46,29 +44,12 @@ class JinjaTemplate:
 
     whole_messages = True
 
-    def __init__(
-        self,
-        name: str,
-        source: str,
-        *,
-        special_tokens: Mapping[str, int],
-        special_in_text: SpecialInText,
-        names: TokenNames,
-        limits: RenderLimits,
-        add_generation_prompt: bool = False,
-    ) -> None:
-        self.name = name
-        self.source = source
-        self.digest = hashlib.sha256(source.encode()).hexdigest()
-        self._setup = Setup(
-            name=name,
-            source=source,
-            special_tokens=dict(special_tokens),
-            special_in_text=special_in_text,
-            variables=dict(names.tokens),
-            add_generation_prompt=add_generation_prompt,
-            limits=limits,
-        )
+    def __init__(self, setup: Setup, names: TokenNames) -> None:
+        """`names` are the special tokens that the setup offers as variables."""
+        self.name = setup.name
+        self.source = setup.source
+        self.digest = hashlib.sha256(setup.source.encode()).hexdigest()
+        self._setup = setup
         self._ahead: list[list[Turn]] = []
         self._answers: dict[int, Answer] = {}
         self._has_rendered = False

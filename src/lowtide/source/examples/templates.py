@@ -15,7 +15,7 @@ from lowtide.source.examples import built_in
 from lowtide.source.examples.built_in import CHATML, PLAIN, PLAIN_COMPLETION
 from lowtide.source.examples.marks import SpecialInText, SpecialNames
 from lowtide.source.examples.piece_builder import PieceBuilder
-from lowtide.source.examples.render_protocol import TOKEN_NAMES, RenderLimits
+from lowtide.source.examples.render_protocol import TOKEN_NAMES, RenderLimits, Setup
 from lowtide.source.examples.settings import BUILT_IN, COLUMNS, ExampleKind, Learn
 from lowtide.source.examples.token_names import (
     CONFIG_FILE,
@@ -110,15 +110,17 @@ def load_template(
         raise UsageError(f"template {name} is empty", remedy=_REMEDY)
     from lowtide.source.examples.render_apart import JinjaTemplate  # a process for those who ask
 
-    return JinjaTemplate(
-        name,
-        source,
-        special_tokens=special_tokens,
+    names = own_names or names
+    setup = Setup(
+        name=name,
+        source=source,
+        special_tokens=dict(special_tokens),
         special_in_text=special_in_text,
-        names=own_names or names,
-        limits=limits or RenderLimits(),
+        variables=dict(names.tokens),
         add_generation_prompt=add_generation_prompt,
+        limits=limits or RenderLimits(),
     )
+    return JinjaTemplate(setup, names)
 
 
 def keep_template(source: str, *, tokens: Mapping[str, str], end_of_text: str | None) -> str:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from lowtide.source.examples.settings import COLUMNS, ExampleKind, ExampleReading
+from lowtide.source.examples.settings import COLUMNS, ExampleReading
 
 ROLE_NAMES = {"human": "user", "gpt": "assistant"}
 """Roles that are read as others."""
@@ -54,7 +54,7 @@ class Turn(msgspec.Struct, gc=False):
 def line_decoder(reading: ExampleReading, *, whole: bool) -> Callable[[bytes], list[Turn]]:
     """What turns a good JSON line into turns, fast. Any line it fails on is left to `turns_of`."""
     if reading.kind == "chat":
-        return _whole_decoder(reading) if whole else _chat_decoder(reading)
+        return _chat_decoder(reading, whole=whole)
     names = COLUMNS[reading.kind]
     fields = [(name, str) for name in names if name != "input"]
     row = msgspec.defstruct(
@@ -64,7 +64,14 @@ def line_decoder(reading: ExampleReading, *, whole: bool) -> Callable[[bytes], l
         gc=False,
     )
     decode = msgspec.json.Decoder(row).decode
-    return lambda line: _turns_of_struct(decode(line), reading.kind)
+
+    def turns(line: bytes) -> list[Turn]:
+        found = decode(line)
+        if reading.kind == "completion":
+            return _pair(found.prompt, found.completion)  # type: ignore[attr-defined]
+        return _pair(_ask(found.instruction, found.input), found.output)  # type: ignore[attr-defined]
+
+    return turns
 
 
 def turns_of(row: Mapping[str, object], reading: ExampleReading, *, whole: bool) -> list[Turn]:
@@ -133,46 +140,27 @@ def rebuilt(value: object, change: Callable[[object], object]) -> object:
     return [rebuilt(item, change) for item in value] if isinstance(value, list) else change(value)
 
 
-def _chat_decoder(reading: ExampleReading) -> Callable[[bytes], list[Turn]]:
+def _chat_decoder(reading: ExampleReading, *, whole: bool) -> Callable[[bytes], list[Turn]]:
+    name = reading.column("messages")
     message = msgspec.defstruct(
         "Message",
         [("role", str), ("content", str)],
-        rename={name: reading.column(name) for name in ("role", "content")},
+        rename={each: reading.column(each) for each in ("role", "content")},
         gc=False,
     )
-    row = msgspec.defstruct(
-        "Row",
-        [("messages", list[message])],  # type: ignore[valid-type]
-        rename={"messages": reading.column("messages")},
-        gc=False,
-    )
+    kind = object if whole else list[message]  # type: ignore[valid-type]
+    row = msgspec.defstruct("Row", [("messages", kind)], rename={"messages": name}, gc=False)
     decode = msgspec.json.Decoder(row).decode
 
     def turns(line: bytes) -> list[Turn]:
         messages: list[Turn] = decode(line).messages  # type: ignore[attr-defined]
+        if whole:
+            return turns_of_messages(messages, name, reading, whole=True)
         if not messages:
-            raise BadExampleError(f"{reading.column('messages')!r} is empty")
+            raise BadExampleError(f"{name!r} is empty")
         return messages
 
     return turns
-
-
-def _whole_decoder(reading: ExampleReading) -> Callable[[bytes], list[Turn]]:
-    name = reading.column("messages")
-    row = msgspec.defstruct("Row", [("messages", object)], rename={"messages": name}, gc=False)
-    decode = msgspec.json.Decoder(row).decode
-
-    def turns(line: bytes) -> list[Turn]:
-        messages: object = decode(line).messages  # type: ignore[attr-defined]
-        return turns_of_messages(messages, name, reading, whole=True)
-
-    return turns
-
-
-def _turns_of_struct(row: msgspec.Struct, kind: ExampleKind) -> list[Turn]:
-    if kind == "completion":
-        return _pair(row.prompt, row.completion)  # type: ignore[attr-defined]
-    return _pair(_ask(row.instruction, row.input), row.output)  # type: ignore[attr-defined]
 
 
 def _ask(instruction: str, more: str | None) -> str:
