@@ -28,10 +28,10 @@ _SCHEMA, _DICTIONARY, _RECORDS = 1, 2, 3
 _TIMESTAMP, _UNION = 10, 14
 """Types with a string or a list of their own, which every field of the type gets a copy of."""
 _FIELD_BYTES = 1024
-"""A field as Arrow and Python hold it, beside its name."""
+"""Memory of a field in Arrow and Python, without its name."""
 _ENTRY_BYTES = 128
 _COPIES = 2
-"""Of each name and each value of the metadata."""
+"""Arrow holds each name and each value of the metadata so many times."""
 _DEEPEST = 64
 
 
@@ -41,7 +41,7 @@ class Message:
 
     kind: int
     start: int
-    """Of its length prefix."""
+    """Where its length prefix begins."""
     body_start: int
     end: int
     header: Table
@@ -93,7 +93,7 @@ class Table:
             yield Table(self._data, entry + _read(self._data, entry, "I"))
 
     def length(self, field: int) -> int:
-        """Of a list or a string; 0 where it is not stored."""
+        """The length of a list or a string; 0 where it is not stored."""
         place = self._target(field)
         return _read(self._data, place, "I") if place else 0
 
@@ -125,7 +125,7 @@ def read_messages(data: memoryview) -> Iterator[Message]:
 
 
 def schema_bytes(schema: Message, most_bytes: int) -> int:
-    """What the schema takes once it is unpacked; the count ends soon after `most_bytes`."""
+    """Memory that the schema takes once it is unpacked; the count ends soon after `most_bytes`."""
     total = 0
     for size_bytes in _schema_parts(schema.header, 0):
         total += size_bytes
@@ -137,7 +137,7 @@ def schema_bytes(schema: Message, most_bytes: int) -> int:
 def allocated_bytes(
     data: memoryview, message: Message, schema: pa.Schema, fields: Iterable[int], *, is_native: bool
 ) -> int:
-    """What Arrow allocates for a dictionary, or for these fields of a record batch.
+    """Memory that Arrow allocates for a dictionary, or for these fields of a record batch.
 
     Nothing for buffers that are stored as they are: those stay in the mapped file.
     """
@@ -170,7 +170,7 @@ def dictionary_ids(schema: Message, fields: Iterable[int]) -> set[int]:
 
 
 def own_shape_bytes(data: memoryview, dictionary: Message) -> int:
-    """What copies of a text dictionary's null flags, for a time two bytes each, and of its offsets take."""
+    """Memory for copies of a text dictionary's offsets and of its null flags, briefly two bytes each."""
     batch = _batch_of(dictionary)
     lengths = [
         _unpacked_bytes(data, dictionary, offset, length) if batch.table(3) else length
@@ -206,11 +206,11 @@ class MessageStream:
         return found
 
     def readable(self) -> bool:
-        """As a file says it."""
+        """True, as for any file open for reading."""
         return True
 
     def close(self) -> None:
-        """Nothing is open here."""
+        """Does nothing: no file is open here."""
 
 
 def _read(data: memoryview, place: int, kind: str) -> int:

@@ -23,7 +23,7 @@ from lowtide.units import KIB, MIB, format_bytes, round_up_to_mib
 _SKIPPED_BYTES = 256 * KIB
 _ZSTD_HEADER_BYTES = 18
 _ZSTD_USUAL_WINDOW_BYTES = 8 * MIB
-"""What `zstd` uses up to level 19; larger windows are held against the document limit."""
+"""What `zstd` uses up to level 19; larger ones are compared with the document limit."""
 
 
 class _Stream(Protocol):

@@ -218,9 +218,9 @@ def repeat_value(value: bytes, count: int, kind: pa.DataType) -> pa.Array:
 
 
 def own_shape(values: pa.Array, dictionary: pa.Array | None = None) -> pa.Array:
-    """The same rows, with all that says where values lie (offsets, views, indices, null flags) copied.
+    """The rows, with copies of all buffers that say where values lie (offsets, views, indices, null flags).
 
-    `dictionary` is the one of a dictionary column, if that has a copy of its own already.
+    `dictionary` is that of a dictionary column, if it was copied before.
 
     A mapped file may change while it is read: offsets that were checked must not become others before they
     are used, or Arrow reads outside its buffers. Text and numbers stay in the map; at worst they are wrong.

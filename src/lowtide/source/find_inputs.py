@@ -1,4 +1,4 @@
-"""From what was asked for to the list of files to read, in an order that never changes.
+"""From arguments to the list of files to read, in an order that never changes.
 
 Arguments keep their order; what a folder or a glob brings is sorted by path. A file's name says its kind:
 
@@ -7,7 +7,7 @@ Arguments keep their order; what a folder or a glob brings is sorted by path. A 
     .arrow .feather              Arrow, stream or file
     everything else, and `-`     text                             may end in .gz or .zst
 
-A format that is stated takes the place of the name. What is not text by its first bytes is refused
+A format that the user states overrides the name. What is not text by its first bytes is refused
 (`recognise`).
 
 A file that is named, or matched by a glob, is always taken or refused. A folder is searched through all its
@@ -15,7 +15,7 @@ subfolders (links to folders are not followed) and gives its data files: rows in
 `.txt`, `.text`. Only if it holds no rows does it also give its other plain text: any file without a NUL byte
 in its first 8 KiB that would not be refused if it were named. So a folder of source code is read whole, and
 the README beside a data set is not. With a stated format it gives the files that are named so, and all
-others that begin like it. Hidden files, lock files, half-written ones and folders that lowtide wrote are
+others that begin like one. Hidden files, lock files, half-written ones and folders that lowtide wrote are
 left out. Whatever is left out is counted, and some of it named.
 """
 
@@ -51,7 +51,7 @@ _COMPRESSIONS: dict[str, Compression] = {".gz": "gz", ".zst": "zst", ".zstd": "z
 _HIDDEN = "hidden"
 _NO_FILES = "no files (broken links, pipes)"
 _NAMED_SKIPPED = 3
-"""For each reason, so many skipped files are named."""
+"""The most skipped files that are named for each reason."""
 
 
 class InputKind(StrEnum):
@@ -82,7 +82,7 @@ class InputFile:
     kind: InputKind
     compression: Compression = ""
     size_bytes: int
-    """As stored; 0 for standard input. Bytes that are appended later are not read."""
+    """Stored size; 0 for standard input. Bytes that are appended later are not read."""
     stated: bool = False
     """Whether the user named the format; otherwise the file's name says it."""
     changed_ns: int = 0
@@ -101,19 +101,19 @@ class Skipped:
     reason: str
     count: int
     first: tuple[str, ...]
-    """Some of them, by path; of a hidden folder the folder."""
+    """Paths of the first ones; for a hidden folder, the folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FoundInputs:
-    """What is read, and what is not."""
+    """The files that are read, and those that are not."""
 
     files: list[InputFile]
     skipped: tuple[Skipped, ...] = ()
 
 
 def input_names(inputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
-    """A single path, or several, as a list: a text alone is a path, and not its letters."""
+    """A single path, or several, as a list: a lone string is a path, not a list of letters."""
     if isinstance(inputs, str | os.PathLike):
         return [os.fspath(inputs)]
     return [os.fspath(item) for item in inputs]
@@ -125,7 +125,7 @@ def find_inputs(
     leave_out: Path | None = None,
     input_format: InputFormat | None = None,
 ) -> list[InputFile]:
-    """The files of `survey_inputs`."""
+    """The files that `survey_inputs` finds, without those it skips."""
     return survey_inputs(arguments, leave_out=leave_out, input_format=input_format).files
 
 
@@ -137,8 +137,8 @@ def survey_inputs(
 ) -> FoundInputs:
     """The files behind paths, folders and globs, but for those in the folder `leave_out`.
 
-    Missing or unreadable: `UsageError`. No text by its first bytes: `DataError`. A file that several names lead
-    to is read once.
+    A missing or unreadable file is a `UsageError`; one that is not text by its first bytes, a `DataError`.
+    A file that several names lead to is read once.
     """
     if not arguments:
         raise UsageError("no input was named", remedy="name a file, a folder, a glob, or `-`")
@@ -203,7 +203,7 @@ def describe_skipped(skipped: Sequence[Skipped]) -> str:
 
 
 class _Search:
-    """From arguments to paths."""
+    """Finds the paths that arguments stand for, and notes what is skipped."""
 
     def __init__(self, *, stated: InputKind | None, leave_out: Path | None) -> None:
         self.stated = stated
@@ -278,7 +278,7 @@ class _Search:
         return taken
 
     def _choose(self, paths: list[Path]) -> list[Path]:
-        """What of a folder is read: by name, and else by the first bytes."""
+        """The files of a folder that are read, chosen by name or else by their first bytes."""
         if self.stated is None and any(map(is_row_file, paths)):
             for path in paths:
                 if not _is_named_as_data(path):
@@ -329,7 +329,7 @@ class _Search:
                     yield path
 
     def _is_entered(self, path: Path) -> bool:
-        """Not if hidden, nor a dataset that lowtide wrote or is writing: `tokenize .` must not eat it."""
+        """Whether a folder is searched: not a hidden one, nor an output of lowtide (think of `tokenize .`)."""
         if self.is_in_output(path.resolve()):
             return False
         if path.name.startswith("."):
@@ -345,7 +345,7 @@ class _Search:
 
 
 def _count_files(folder: Path) -> int:
-    """In a folder and all below; a link to a folder counts as one."""
+    """Number of files in a folder and its subfolders; a link to a folder counts as one."""
     if folder.is_symlink():
         return 1
     return sum(len(names) for _, _, names in os.walk(folder))

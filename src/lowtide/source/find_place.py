@@ -1,4 +1,4 @@
-"""Where a text stands in the inputs, for an error that is found in a block: a block does not know its files."""
+"""Find a text in the inputs, for an error found in a block: a block does not know its files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from lowtide.units import MIB
 def naming_places(
     inputs: Sequence[InputFile], settings: ReadSettings, start: Callable[[], Cursor]
 ) -> Iterator[None]:
-    """Inside, an error about reserved text names its file and line or row, searched for from `start` on."""
+    """A context that adds file and line (or row) to an error about reserved text, searched for from `start`."""
     try:
         yield
     except ReservedTextError as error:

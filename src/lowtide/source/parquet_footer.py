@@ -1,4 +1,4 @@
-"""What a Parquet footer takes once it is unpacked, counted before Arrow unpacks it.
+"""The memory that a Parquet footer takes once it is unpacked, counted before Arrow unpacks it.
 
 A footer is Thrift in compact encoding, in which a column chunk of three bytes becomes a kilobyte, and a list
 may claim any length. An ordinary footer grows tenfold. It may also hold an Arrow schema, which Arrow unpacks
@@ -35,7 +35,7 @@ _LONGEST_SCHEMA_BYTES = 64 * MIB
 
 
 def footer_memory_bytes(data: bytes, most_bytes: int) -> int:
-    """What a footer takes once it is unpacked. An Arrow schema in it is counted to about `most_bytes`."""
+    """Memory that a footer takes once unpacked. An Arrow schema in it is counted to about `most_bytes`."""
     walker = _Walker(data, most_bytes)
     try:
         walker.walk_file()
@@ -93,7 +93,7 @@ class _Walker(ThriftReader):
         self._most_bytes = most_bytes
 
     def walk_file(self, *, only_rows: bool = False) -> None:
-        """To the end of the footer, or only as far as the number of rows."""
+        """Walk to the end of the footer, or only as far as the number of rows."""
         for field, kind in self.fields():
             if field == _ROWS and kind in thrift.INTEGERS:
                 self.row_count = self.zigzag()
@@ -173,7 +173,7 @@ class _Walker(ThriftReader):
                 self._value(kind, depth)
 
     def _struct_list(self, item_bytes: int) -> int:
-        """How many structs a list holds, once they are added."""
+        """Add the structs of a list to the sum; returns their number."""
         kind, count = self.list_header()
         if kind != thrift.STRUCT:
             raise DamagedParquetError(f"a list of kind {kind} where structs belong")

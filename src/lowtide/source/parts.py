@@ -64,7 +64,7 @@ class Part:
             raise DataError(
                 f"{self.file.path}, {unit} {number}{where}: {reason}",
                 remedy=f"pass `--bad-text skip` to leave such {unit}s out and count them, "
-                "`--bad-text replace` to replace bytes that are not UTF-8, or mend the file",
+                "`--bad-text replace` to replace bytes that are not UTF-8, or fix the file",
             )
         return BadRow(file=str(self.file.path), position=number, unit=unit, reason=reason)
 

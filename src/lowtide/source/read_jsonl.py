@@ -29,7 +29,7 @@ from lowtide.units import MIB, format_bytes, round_up_to_mib
 
 
 class BadLineError(Exception):
-    """What is wrong with a line; the policy decides what follows."""
+    """Why a line is bad; the policy decides what follows."""
 
 
 class _MissingKeyError(BadLineError):
@@ -55,7 +55,7 @@ class JsonLines:
         self.part = part
         self._counted_to, self._counted = 0, 1
         self._held = b""
-        """The lines that are being read, of a stream: it cannot be gone through again to count them."""
+        """The lines being read, if the input is a stream, which cannot be read again to count them."""
 
     def chunks(self) -> Iterator[Chunk]:
         """Whole lines, about a block at a time; one that is longer alone."""
@@ -106,7 +106,7 @@ class JsonLines:
         return Chunk(data=data, position=position, done_bytes=window.done_bytes())
 
     def _whole_lines(self, window: ByteWindow) -> int:
-        """How many bytes of whole lines the window holds; it is made longer until it holds one."""
+        """The number of bytes of whole lines in the window, which grows until it holds one."""
         limit_bytes = self.part.settings.document_limit_bytes
         while True:
             size = len(window.data) if window.at_end else window.data.rfind(b"\n") + 1
@@ -134,7 +134,7 @@ def load_object(line: bytes) -> dict[str, object]:
     return row
 
 
-def mend_surrogates(text: str) -> str:
+def replace_surrogates(text: str) -> str:
     """The text with U+FFFD for each surrogate that stands alone."""
     return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
 
@@ -192,7 +192,7 @@ class _TextLines(JsonLines):
     def _line_pieces(
         self, line: bytes, position: int, within: int, done_bytes: int
     ) -> Iterator[Piece]:
-        """What one line gives, by the policy for bad text."""
+        """The pieces of one line, by the policy for bad text."""
         after = self.part.cursor(position + len(line))
         if not line.strip():
             yield Piece(after=after, done_bytes=done_bytes)
@@ -222,7 +222,7 @@ class _TextLines(JsonLines):
         )
 
     def _decode_line(self, line: bytes) -> tuple[bytes, str]:
-        """The text of a line, and why it had to be mended ("" if it was valid), or a `BadLineError`."""
+        """The text of a line, and why it had to be repaired ("" if it was valid), or a `BadLineError`."""
         try:
             text: str = self._decode(line).text  # type: ignore[attr-defined]
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -240,7 +240,7 @@ class _TextLines(JsonLines):
             encoded = value.encode()
         except UnicodeEncodeError:
             reason = "a lone surrogate"
-            encoded = mend_surrogates(value).encode()
+            encoded = replace_surrogates(value).encode()
         if reason and self.part.settings.bad_text != "replace":
             raise BadLineError(reason)
         return encoded, reason

@@ -48,7 +48,7 @@ from lowtide.units import KIB, MIB
 
 _MOST_ROWS = 16_384
 _MOST_BLOCKS = 4
-"""A batch of lists may take so many blocks: below that, fewer rows at a time only cost time."""
+"""The most blocks that a batch of lists may take: below that, fewer rows at a time only cost time."""
 _LISTS_AT_ONCE = 64
 _SHARING_ROWS = 16
 """A page with this many rows counts as shared by many."""
@@ -119,7 +119,7 @@ class _RowGroup:
     part: Part
     first_row: int
     row_count: int
-    """As the footer promises."""
+    """The number of rows that the footer promises."""
 
     def check_rows(self, found: int) -> None:
         """Refuse a footer that promises other rows than there are: Arrow would leave the rest out silently."""
@@ -149,7 +149,7 @@ def _measure_footer(
     version: tuple[int, ...],  # noqa: ARG001 - a file that changed is measured again
     most_bytes: int,
 ) -> tuple[int, int]:
-    """The footer's length, and what it takes once unpacked: walked once, for a run opens a file often."""
+    """The footer's length, and what it takes once unpacked: walked once, though a file is opened often."""
     with file.path.open("rb") as stored:
         start, end = find_footer(stored, file)
         if end - start > most_bytes:
@@ -239,7 +239,7 @@ def _item_counts(values: pa.Array) -> npt.NDArray[np.int64]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Leaf:
-    """What the pages of a column in a row group say."""
+    """A column of a row group, measured by its pages."""
 
     name: str
     value_bytes: int
@@ -254,7 +254,7 @@ class _Leaf:
 
 
 def _measure_leaf(group: _RowGroup, leaf: str) -> _Leaf:
-    """What a walk over the column's pages finds; a page or a value that is too large is an error."""
+    """Measure a column by a walk over its pages; a page or a value that is too large is an error."""
     path, limit_bytes = group.part.file.path, group.part.settings.document_limit_bytes
     value_bytes = value_count = size_bytes = 0
     chunk = _find_chunk(group, leaf)

@@ -53,7 +53,7 @@ class _Clean:
 
 
 def describe_skip(settings: ReadSettings, inputs: Sequence[InputFile]) -> str | None:
-    """What `--bad-text skip` takes away from text files, where that is more than a line; else None."""
+    """A note on what `--bad-text skip` removes from text files, if that is more than a line; else None."""
     reads_text = any(file.kind is InputKind.TEXT for file in inputs)
     if settings.bad_text != "skip" or settings.separator == "line" or not reads_text:
         return None

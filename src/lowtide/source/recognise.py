@@ -4,7 +4,7 @@ Some bytes are proof: archives, compressed files, pictures, programs, UTF-16. Su
 whatever it is called. Where a sign is made of plain characters, such as `GIF89a`, a text may begin so too:
 then a second sign is needed, a NUL or bytes that are not UTF-8 in the first 8 KiB. `--input-format text` makes
 valid UTF-8 text whatever it begins with. HTML, CSV, JSON and a PDF of plain characters are text of a kind, but
-their markup would be learnt: they are refused until `--input-format` says how they are meant.
+a model would learn their markup: they are refused unless `--input-format` says how to read them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r\b\x1b"))
 _PLAIN = bytes({*range(32, 127), *b"\t\n\r"})
 _JSON_OBJECT = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:', re.DOTALL)
 _PLAIN_PDF = re.compile(rb"\s*%PDF-\d\.\d[ \t]*(?:[\r\n]|$)")
-"""The version alone on its line: a sentence about the format goes on behind it."""
+"""The version alone on its line: in a sentence about the format, words would follow it."""
 _HTML = re.compile(rb"<(?:!doctype\s+html|html)\b", re.IGNORECASE)
 
 
@@ -132,7 +132,7 @@ _MAGIC: tuple[tuple[re.Pattern[bytes], Foreign], ...] = tuple(
         (rb"\xff\xfe|\xfe\xff", _other_encoding("UTF-16")),
     )
 )
-"""What a file begins with, and what that proves."""
+"""The first bytes of known kinds of files."""
 
 _PDF_OF_TEXT = Foreign(what="a PDF", remedy=f"{_PDF.remedy}; {_AS_TEXT}")
 _HTML_PAGE = Foreign(
@@ -170,10 +170,10 @@ _BY_SUFFIX = {
 
 
 def recognise(start: bytes, *, suffix: str = "", stated: str | None) -> Foreign | None:
-    """What a file that begins so is, if it is not text; None for text.
+    """The kind of a file that begins with these bytes, if it is not text; None for text.
 
-    `suffix` is its name's, below a compression's. `stated` is how somebody has said that the file is to be
-    read ("text", "jsonl"), or None; if it is given, only what is proven counts.
+    `suffix` is that of its name, without a compression's. `stated` is the format that the user named ("text",
+    "jsonl"), or None; if it is given, only proof counts.
     """
     proven = _recognise_bytes(start, is_stated_text=stated == "text")
     if proven is not None or stated is not None:
@@ -191,7 +191,7 @@ def recognise(start: bytes, *, suffix: str = "", stated: str | None) -> Foreign 
 
 
 def recognise_stream(start: bytes, *, stated: str | None) -> Foreign | None:
-    """The same for what has no name: JSON is known by its beginning too."""
+    """The kind of a stream, which has no name: JSON is recognised by its beginning too."""
     found = recognise(start, stated=stated)
     if found is not None or stated is not None:
         return found
@@ -202,7 +202,7 @@ def recognise_stream(start: bytes, *, stated: str | None) -> Foreign | None:
 def _begins_json_array(text: bytes) -> bool:
     """Whether it begins with a list whose first item is JSON, unlike `[[Category]]` or `["so" they said]`.
 
-    Lists of numbers and words are text. An object may go on behind the bytes at hand: its first key tells.
+    Lists of numbers and words are text. An object may continue behind these bytes: its first key is enough.
     """
     inside = text[1:].lstrip()
     if text[:1] != b"[" or inside[:1] not in (b"[", b"{", b'"'):
@@ -256,12 +256,12 @@ def _for_file(remedy: str, name: str) -> str:
 
 
 def _for_stream(remedy: str) -> str:
-    """`xz -dc FILE | lowtide` becomes `xz -dc | lowtide`; what needs a file says so by its word."""
+    """`xz -dc FILE | lowtide` becomes `xz -dc | lowtide`; a remedy that needs a file keeps the word FILE."""
     return remedy.replace("-dc FILE", "-dc").replace("give it a name", "save it under a name")
 
 
 def read_start(path: Path, compression: str) -> bytes:
-    """The first bytes of a file's content; none where it cannot be decompressed, which its reader tells.
+    """The first bytes of a file's content; none if it cannot be decompressed, which its reader will report.
 
     Holds a zstd window of at most 8 MiB for the moment.
     """

@@ -37,7 +37,7 @@ NOT_UTF8 = "not valid UTF-8"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowBatch:
-    """Some rows of a file, all of them wanted."""
+    """Some rows of a file, all of which belong to the part."""
 
     rows: pa.RecordBatch
     first_row: int
@@ -82,7 +82,7 @@ def row_pieces(
 
 
 def _next_cut(rest: memoryview, settings: ReadSettings, *, is_first: bool, name: str) -> int:
-    """Where the next slice ends; 0: at the row's end."""
+    """Where the next piece ends; 0: at the row's end."""
     lowest = FIRST_PIECE_BYTES if is_first else 1
     size = max(settings.block_bytes, lowest)
     margin = 4 + max(map(len, settings.cut_rule.unsplittable), default=0)
@@ -98,7 +98,7 @@ def _next_cut(rest: memoryview, settings: ReadSettings, *, is_first: bool, name:
 
 
 def too_large(name: str, size_bytes: int, limit_bytes: int) -> DataError:
-    """The error for something that must be held whole and is larger than there is room for."""
+    """The error for something that must be held whole and does not fit the document limit."""
     return DataError(
         f"{name} takes {format_bytes(size_bytes)}, more than the {format_bytes(limit_bytes)} "
         "there is for one piece",

@@ -36,7 +36,7 @@ _MOST_FILES = 512
 _PASSED_BYTES = 96 * MIB
 """Text that is read on the way to samples, all files together: about half a second of reading."""
 _HELD_BLOCKS = 2
-"""Samples may take so many times their number in blocks: rows may be far longer than a block."""
+"""The most that samples may take, in blocks per sample: rows may be far longer than a block."""
 _COUNTED_PLACES, _COUNTED_BYTES = 1024, 16 * KIB
 """Documents are counted by what separates them, at more places than text is read: where they are sorted by
 length, a small share of the text may hold most of them."""
@@ -44,16 +44,16 @@ length, a small share of the text may hold most of them."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledText:
-    """Blocks read from somewhere, and what reading them took. More than one only for a long row."""
+    """A block from somewhere in the inputs, and what reading it took. A long row comes in several blocks."""
 
     blocks: tuple[Block, ...]
     input_bytes: float
-    """How much of the stored input they hold."""
+    """Stored bytes of the input that the blocks come from."""
     documents: float
     """Number of documents that end in the sample."""
     seconds: float
     stands_for: float = 1.0
-    """How many stretches like it all inputs have: sums over samples are weighted with it."""
+    """The number of such stretches in all inputs: the weight of this sample in sums."""
 
     @property
     def text_bytes(self) -> int:
@@ -75,7 +75,7 @@ class _Place:
     index: int
     """Which of the inputs it lies in."""
     offset: int
-    """Where in that input."""
+    """The byte of that input."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +131,7 @@ def count_documents(
     *,
     seed: int = 0,
 ) -> int:
-    """How many documents the inputs hold: by what footers say, by what parts them, else by the samples."""
+    """Number of documents in the inputs: by footers, by what separates documents, or else by the samples."""
     sampled = sum(sample.documents * sample.stands_for for sample in samples)
     mark = _mark(inputs, settings)
     sampled_rows = sum(sample.rows * sample.stands_for for sample in samples)
@@ -286,7 +286,7 @@ def _stored_at(file: InputFile, position: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stretch:
-    """What is read from front to back: a row group, as its footer has it, or a compressed file."""
+    """A row group or a compressed file, which is read from front to back."""
 
     start: int
     length: int | None = None
@@ -426,7 +426,7 @@ def _passed_stored(stretch: _Stretch, last: Block) -> float:
 
 
 def _mark(inputs: Sequence[InputFile], settings: ReadSettings) -> bytes:
-    """What stands between two documents, where all inputs have the same; else nothing."""
+    """The bytes between two documents, if they are the same in all inputs; else none."""
     kinds = {file.kind for file in inputs}
     if kinds == {InputKind.JSONL}:
         return b"\n"

@@ -1,4 +1,4 @@
-"""How documents lie in a text file: one kind of separator each, all with the same two questions.
+"""How documents lie in a text file: the kinds of separators, which all answer the same two questions.
 
 `end_of_last(data)` says how far whole documents reach; `convert(data)` turns them into block text. Neither
 makes an object per document on the common path: a literal separator that is also the delimiter passes the
@@ -6,7 +6,7 @@ file's own bytes through.
 
     "file"         the whole file is one document
     "line"         one a line; a carriage return before the newline is dropped
-    "blank-line"   parted by lines that are empty or only ASCII white space; the line end before them goes too
+    "blank-line"   separated by lines that are empty or ASCII white space; the line end before them goes too
     anything else  that text itself, found from left to right
 """
 
@@ -22,7 +22,7 @@ import numpy as np
 from lowtide.errors import UsageError
 
 MARKER = b"\x00<|lowtide-document|>"
-"""Stands between documents where the input has no separator of its own to lend."""
+"""Stands between documents where the input has no separator that can serve."""
 
 _NAMES = ("file", "line", "blank-line")
 _MEANT = {
@@ -49,15 +49,15 @@ class Converted:
 
 
 class Separator(Protocol):
-    """What parts the documents of a text file."""
+    """What separates the documents of a text file."""
 
     @property
     def pattern(self) -> re.Pattern[bytes] | None:
-        """Finds a separator; None where only the file's end is one."""
+        """A pattern that finds a separator; None where only the file's end is one."""
 
     @property
     def unsplittable(self) -> tuple[bytes, ...]:
-        """What no cut may fall into."""
+        """Byte strings that no cut may fall into."""
 
     def end_of_last(self, data: bytes, *, inside: bool) -> int:
         """Offset just after the last whole separator, or 0. `inside`: a document was begun before."""
@@ -66,11 +66,11 @@ class Separator(Protocol):
         """Block text of data that ends with a separator, or at the end of the file."""
 
     def unfinished_bytes(self, data: bytes) -> int:
-        """How many bytes at the end may be the beginning of a separator."""
+        """The number of bytes at the end that may be the beginning of a separator."""
 
 
 def default_delimiter(separator: str) -> bytes:
-    """What to put behind each document: the input's own separator where it can serve.
+    """The bytes to put behind each document: the input's own separator if possible.
 
     A literal that overlaps itself, such as `----`, cannot: "a-" followed by it would read as "a" and more.
     """
@@ -109,7 +109,7 @@ def literal_bytes(separator: str) -> bytes:
         ) from error
     if not literal:
         raise UsageError(
-            "an empty separator parts nothing",
+            "an empty separator separates nothing",
             remedy="use `--separator file`, or name a text such as `<|endoftext|>`",
         )
     return literal
@@ -195,7 +195,7 @@ class LineEnd:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlankLine:
-    """Paragraphs: blank lines part them, and blank lines at a document's start are not part of it."""
+    """Paragraphs: blank lines separate them, and blank lines at a document's start are not part of it."""
 
     delimiter: bytes
     pattern: re.Pattern[bytes] | None = _BLANK_LINES

@@ -136,7 +136,7 @@ class _Reading:
 def _was_touched(file: InputFile) -> bool:
     """Whether a file was changed in any way since it was found.
 
-    It may be written to, and its time of writing set back: only the time of its last change of any sort tells.
+    A program can write to it and set its modification time back, but not its change time (ctime).
     """
     if file.is_stdin:
         return False
@@ -147,13 +147,13 @@ def _was_touched(file: InputFile) -> bool:
 def _refuse_overwritten(
     file: InputFile, settings: ReadSettings, stretches: Sequence[Stretch]
 ) -> None:
-    """A ChangedInputError if the text that was read is no longer the file's.
+    """Raise a `ChangedInputError` if the file no longer holds the text that was read.
 
-    A hard link or other rights touch a file too, so it is read again before it is refused.
+    A new hard link or new permissions change the ctime too, so the file is read again before it is refused.
     """
     changed = ChangedInputError(
         f"{file.path} was written to while it was read",
-        remedy="let whatever writes it finish, then pass `--restart`",
+        remedy="wait until whatever writes it is done, then pass `--restart`",
     )
     for stretch in stretches:
         try:
@@ -177,7 +177,7 @@ def _digest_again(file: InputFile, settings: ReadSettings, stretch: Stretch) -> 
 
 
 def read_pieces(part: Part) -> Iterator[Piece]:
-    """What the part's reader yields, and at last a piece that only moves the cursor behind the part."""
+    """The pieces of a part; the last one only moves the cursor behind the part."""
     done_bytes = 0
     for piece in _reader_of(part)(part):
         done_bytes = piece.done_bytes

@@ -1,6 +1,6 @@
 """The built-in templates: fast ones in plain Python, and the Jinja text that says the same.
 
-A test holds the two equal. The Jinja text is what a dataset's manifest keeps.
+A test holds the two equal. A dataset's manifest keeps the Jinja text.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ _ASSISTANT = frozenset(
 
 
 class BuiltInTemplate:
-    """Text before each content and behind it; what is behind an assistant's content is learnt with it."""
+    """Text before and behind each content; behind an assistant's content it is in the loss mask too."""
 
     whole_messages = False
     tokens: Mapping[str, str] = MappingProxyType({})
@@ -89,10 +89,10 @@ class BuiltInTemplate:
         self._last = names.to_marks(last).encode()
 
     def expect(self, examples: Sequence[list[Turn]]) -> None:
-        """Each is rendered when its turn comes."""
+        """Does nothing: each example is rendered when it is asked for."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: there is no process."""
 
     def render(self, turns: Sequence[Turn], learn: Learn, builder: PieceBuilder) -> None:
         """Append the text of an example, in parts of which some are in the loss mask."""

@@ -30,7 +30,7 @@ from lowtide.source.examples.turns import Turn
 from lowtide.source.utf8 import is_utf8
 
 _FIXED_BYTES = 8
-"""What a value that is not text counts for."""
+"""The size that a value counts for if it is not text."""
 
 
 def needed_columns(schema: pa.Schema, reading: ExampleReading, path: str) -> list[str]:
@@ -63,7 +63,7 @@ def leaf_paths(paths: Sequence[str], columns: Sequence[str], keys: Sequence[str]
 
 
 def row_bytes(values: pa.Array) -> npt.NDArray[np.int64]:
-    """How many bytes each row takes as text, about; what a dictionary stands for is counted in full."""
+    """The approximate bytes of each row as text; an entry of a dictionary is counted in full for each row."""
     values = plain_list(values)
     kind = values.type
     if is_text(kind):
@@ -155,7 +155,7 @@ def fast_turns(messages: pa.Array, reading: ExampleReading) -> list[list[Turn]] 
 
 
 def check_damage(values: pa.Array) -> None:
-    """Refuse offsets that lie outside: a mapped file may hold anything. Raises what Arrow raises."""
+    """Refuse offsets that lie outside: a mapped file may hold anything. Raises an error of Arrow's."""
     values.validate(full=False)
     values = plain_list(values)
     kind = values.type

@@ -89,7 +89,7 @@ class JinjaRenderer:
         }
 
     def render(self, messages: Messages, learn: Learn) -> Rendered:
-        """The text of an example, in parts of which some are learnt."""
+        """The text of an example, in parts of which some are in the loss mask."""
         hidden = self._without_names(messages)
         text, places = self._render_learnt(hidden, learn)
         is_changed = hidden is not messages
@@ -130,7 +130,7 @@ class JinjaRenderer:
         return self._names.hide(value) if isinstance(value, str) else value
 
     def _render_learnt(self, messages: Messages, learn: Learn) -> tuple[str, Places]:
-        """The text, and which of its characters are learnt."""
+        """The text, and which of its characters are in the loss mask."""
         if learn == "all":
             return self._run(messages), []
         if not self._has_blocks:
@@ -147,7 +147,7 @@ class JinjaRenderer:
         return text, places
 
     def _blocks_before_last(self, messages: Messages) -> int:
-        """How many blocks stand before those of the last answer: as many as there are without it."""
+        """The number of blocks before those of the last answer: as many as there are without it."""
         answers = [i for i, message in enumerate(messages) if message.get("role") == "assistant"]
         if len(answers) < 2:
             return 0
@@ -155,19 +155,19 @@ class JinjaRenderer:
         return len(_take_marks(before)[1])
 
     def _render_wrapped(self, messages: Messages, learn: Learn) -> tuple[str, Places]:
-        """As above for a template without generation blocks: contents are marked, and found again."""
+        """`_render_learnt` for a template without generation blocks: contents are marked, and found again."""
         plain_text = self._run(messages)
         for wrapped in _wrappings(messages, only_last=learn == "completion"):
             marked = self._run(wrapped)
             if _LEARNT_MARK.sub("", marked) == plain_text and _is_paired(marked):
                 return _take_marks(marked)
         raise RefusedTemplateError(
-            "changes the assistant's text or acts on it, so the learnt part cannot be found",
+            "changes the assistant's text or acts on it, so the part for the loss mask cannot be found",
             remedy=_ADD_BLOCKS,
         )
 
     def _around_names(self, text: str, places: Places, *, end_too: bool) -> Places:
-        """Places moved so that none cuts a special token; with `end_too` the one directly behind is learnt."""
+        """Places moved so that they cut no special token; with `end_too` they include the next one."""
         names = self._names.places(text)
         begins = [begin for begin, _ in names]
         moved: Places = []
@@ -189,7 +189,7 @@ class JinjaRenderer:
         return moved
 
     def _run(self, messages: Messages, *, marks_learnt: bool = False) -> str:
-        """One rendering. What is the template's fault ends the run, what is the row's makes a bad row."""
+        """One rendering: `RefusedTemplateError` if the template is at fault, `BadExampleError` if the row is."""
         environment = self._environment
         environment.marks_learnt = marks_learnt
         context = self._template.new_context({"messages": messages, **self._variables})
@@ -199,12 +199,12 @@ class JinjaRenderer:
             raise
         except _TEMPLATES_FAULT as error:
             raise RefusedTemplateError(
-                _describe(error), remedy="mend the template, or pass another `--template`"
+                _describe(error), remedy="fix the template, or pass another `--template`"
             ) from error
         except jinja2.exceptions.UndefinedError as error:
             if "strftime_now" in str(error):
                 raise RefusedTemplateError(
-                    "asks for today's date, which would give other tokens every day",
+                    "asks for today's date, which would give different tokens every day",
                     remedy="write a date into the template in place of `strftime_now`",
                 ) from error
             raise self._bad(error) from error
@@ -219,7 +219,7 @@ def _encoded(part: str) -> bytes:
     try:
         return part.encode()
     except UnicodeEncodeError as error:
-        raise RefusedTemplateError("writes half a character", remedy="mend the template") from error
+        raise RefusedTemplateError("writes half a character", remedy="fix the template") from error
 
 
 def _compile(environment: TemplateEnvironment, source: str) -> _Compiled:
@@ -243,7 +243,7 @@ def _compile(environment: TemplateEnvironment, source: str) -> _Compiled:
     except jinja2.exceptions.TemplateSyntaxError as error:
         raise RefusedTemplateError(
             f"has an error in line {error.lineno}: {printable(str(error.message))}",
-            remedy="mend the template; it is read as Hugging Face's chat templates are",
+            remedy="fix the template; it is read as Hugging Face's chat templates are",
         ) from error
     except (RecursionError, SyntaxError, ValueError) as error:
         raise RefusedTemplateError(
@@ -342,7 +342,7 @@ def _take_marks(text: str) -> tuple[str, Places]:
 
 
 def _parts(text: str, places: Places) -> Iterator[tuple[str, bool]]:
-    """The text cut at the places' ends; which parts are learnt."""
+    """The text cut at the places' ends, and which parts are in the loss mask."""
     start = 0
     for begin, end in places:
         yield text[start:begin], False
@@ -352,7 +352,7 @@ def _parts(text: str, places: Places) -> Iterator[tuple[str, bool]]:
 
 
 class _Generation(jinja2.ext.Extension):
-    """`{% generation %}` as transformers has it: what stands inside is learnt."""
+    """`{% generation %}` as transformers has it: its text is in the loss mask."""
 
     tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
 
@@ -369,7 +369,7 @@ class _Generation(jinja2.ext.Extension):
 
 
 class _Namespace(jinja2.utils.Namespace):
-    """A namespace that keeps no private names, as transformers has it."""
+    """A namespace that refuses private names, as transformers has it."""
 
     def __setitem__(self, name: str, value: object) -> None:
         if name.startswith("_"):
@@ -420,7 +420,7 @@ def _to_json(
     separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:
-    """As transformers has it: Jinja's own would escape characters of HTML."""
+    """JSON as transformers writes it: Jinja's own filter escapes characters of HTML."""
     return json.dumps(
         value,
         ensure_ascii=ensure_ascii,
@@ -431,7 +431,7 @@ def _to_json(
 
 
 def _make_dict(*args: Mapping[str, object], **kwargs: object) -> dict[str, object]:
-    """What a template calls `dict`: the type itself would offer more than making one."""
+    """Stands for `dict` in templates: the type itself offers more than making one."""
     return dict(*args, **kwargs)
 
 

@@ -34,7 +34,7 @@ MARK = re.compile(f"({_MARK_OPEN}[0-9]+{_MARK_CLOSE})")
 SpecialInText: TypeAlias = Literal["text", "token", "fail"]
 
 _RESERVED_BEGINS = "\ufdd0".encode()[:2]
-"""How the UTF-8 of every reserved character begins."""
+"""The first bytes of every reserved character in UTF-8."""
 
 
 def mark_of(number: int) -> str:
@@ -55,7 +55,7 @@ def reserved_in(text: str) -> str | None:
 
 
 class SpecialNames:
-    """All special tokens of a tokenizer, ready to be looked for."""
+    """Finds the special tokens of a tokenizer in texts, and hides or marks them."""
 
     def __init__(self, special_tokens: Mapping[str, int], policy: SpecialInText) -> None:
         self.policy = policy
@@ -68,7 +68,7 @@ class SpecialNames:
         self._stand_in = {each: _stand_in(n) for n, each in enumerate([*firsts, *characters])}
         self._ends = _NameEnds(self._marks)
         self.can_be_completed = self._ends.may_be_in
-        """Whether what stands beside a content could make a name of its end or its beginning."""
+        """Whether text beside a content could complete its end or its beginning to a name."""
         self._swap_back = {stand_in: first for first, stand_in in self._stand_in.items()}
         self._stand_ins = re.compile("|".join(map(re.escape, self._swap_back)) or r"(?!)")
 
@@ -83,13 +83,13 @@ class SpecialNames:
         return self._pattern.sub(lambda found: self._marks[found.group()], text)
 
     def places(self, text: str) -> list[tuple[int, int]]:
-        """Where names begin and end."""
+        """Begin and end of each name in the text."""
         if not self._may_occur_in(text):
             return []
         return [found.span() for found in self._pattern.finditer(text)]
 
     def hide(self, text: str) -> str:
-        """The text with no name in it: of each the first character is swapped."""
+        """The text without names: the first character of each is swapped."""
         while self.occur_in(text):  # a name may overlap another, and show when that is hidden
             text = self._pattern.sub(
                 lambda found: self._stand_in[found.group()[0]] + found.group()[1:], text
@@ -97,7 +97,7 @@ class SpecialNames:
         return text
 
     def hide_ends(self, content: str) -> str:
-        """The content with no part of a name at its ends; whole names, hidden or not, stay."""
+        """The content without parts of names at its ends; whole names, hidden or not, stay."""
         inside = {i for begin, end in self.places(content) for i in range(begin, end)}
         characters = list(content)
         for position in self._ends.positions(content) - inside:
@@ -117,7 +117,7 @@ class SpecialNames:
             raise BadExampleError(f"holds the special token {name!r} in a text")
 
     def content_bytes(self, text: str) -> bytes:
-        """A content as it goes into a block, by the policy."""
+        """A content as a block holds it, by the policy."""
         encoded = text.encode()
         if self.policy != "text" or _RESERVED_BEGINS in encoded:
             self.check(text)
@@ -152,7 +152,7 @@ class _NameEnds:
         self._longest = max(map(len, self._prefixes), default=0)
 
     def may_be_in(self, content: str) -> bool:
-        """Whether `positions` are more than none; a quick look first."""
+        """Whether there are any `positions`; a quick look first."""
         longest = self._longest
         bare = content.strip()
         if len(bare) > longest:

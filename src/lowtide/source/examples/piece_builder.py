@@ -39,7 +39,7 @@ class PieceBuilder:
         return sum(map(len, self.parts[self._ends[-1] if self._ends else 0 :]))
 
     def open_learns(self) -> bool:
-        """Whether a part of the open example is learnt."""
+        """Whether a part of the open example is in the loss mask."""
         return self.learn == "all" or len(self.learnt) > self._whole_learnt
 
     def close_example(self, size_bytes: int) -> None:

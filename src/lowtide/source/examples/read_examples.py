@@ -42,7 +42,7 @@ from lowtide.source.examples.turns import (
 from lowtide.source.find_inputs import InputKind
 from lowtide.source.parts import Part
 from lowtide.source.read_arrow import map_file, read_mapped
-from lowtide.source.read_jsonl import BadLineError, JsonLines, load_object, mend_surrogates
+from lowtide.source.read_jsonl import BadLineError, JsonLines, load_object, replace_surrogates
 from lowtide.source.read_parquet import open_parquet, read_batches
 from lowtide.source.rows import NOT_UTF8, RowBatch, too_large
 from lowtide.source.utf8 import is_encodable, is_utf8
@@ -79,7 +79,9 @@ class _ExampleReader:
         try:
             self.template.render(turns, self.reading.learn, builder)
             if not builder.open_learns():
-                raise BadExampleError("nothing in it is learnt: the assistant says nothing")
+                raise BadExampleError(
+                    "nothing in it is in the loss mask: the assistant says nothing"
+                )
         except BadExampleError:
             builder.drop_example()
             raise
@@ -101,11 +103,11 @@ class _ExampleReader:
     def add_closely(
         self, row: dict[str, object], reason: str, note: Callable[[Exception], BadRow]
     ) -> None:
-        """Add a row that the fast way refused; what is wrong with it is mended or noted."""
+        """Add a row that the fast way refused; what is wrong with it is repaired or noted."""
         try:
             turns = turns_of(row, self.reading, whole=self.template.whole_messages)
             faults = {reason} - {""}
-            turns = [_mended_turn(turn, faults) for turn in turns]
+            turns = [_repaired_turn(turn, faults) for turn in turns]
             reason = min(faults, default="")
             if reason and self.part.settings.bad_text != "replace":
                 raise BadExampleError(reason)
@@ -159,7 +161,7 @@ class _ExampleReader:
 
     @contextmanager
     def placed(self, place: str) -> Iterator[None]:
-        """Inside, what a template does wrong is reported with the row that made it show."""
+        """A context that adds the row to an error of the template."""
         try:
             yield
         except DataError as error:
@@ -327,9 +329,9 @@ def _add_rows(arrays: dict[str, pa.Array], first_row: int, reader: _ExampleReade
         with reader.placed(f"row {number + 1}"):
             if not reader.takes(row_turns):
                 has_bytes = _has_bytes(row)
-                mended = rebuilt(row, _mended) if has_bytes else row
-                assert isinstance(mended, dict)
-                reader.add_closely(mended, NOT_UTF8 if has_bytes else "", note)
+                repaired = rebuilt(row, _repaired) if has_bytes else row
+                assert isinstance(repaired, dict)
+                reader.add_closely(repaired, NOT_UTF8 if has_bytes else "", note)
         yield number
         number += 1
 
@@ -341,23 +343,23 @@ def _has_bytes(row: dict[str, object]) -> bool:
     return any(isinstance(value, bytes) for value in found)
 
 
-def _mended_turn(turn: Turn, faults: set[str]) -> Turn:
-    """The turn with lone surrogates replaced; says so among the faults."""
+def _repaired_turn(turn: Turn, faults: set[str]) -> Turn:
+    """The turn with lone surrogates replaced, and if there were any, that fault added."""
     found: list[object] = [turn.role, turn.content]
     gather(turn.message, found)
     if not any(isinstance(text, str) and not is_encodable(text) for text in found):
         return turn
     faults.add(_SURROGATE)
-    message = rebuilt(turn.message, _mended)
+    message = rebuilt(turn.message, _repaired)
     return Turn(
-        mend_surrogates(turn.role),
-        mend_surrogates(turn.content),
+        replace_surrogates(turn.role),
+        replace_surrogates(turn.content),
         message if isinstance(message, dict) else None,
     )
 
 
-def _mended(value: object) -> object:
+def _repaired(value: object) -> object:
     """A text with U+FFFD where bytes are not UTF-8 and surrogates stand alone."""
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
-    return mend_surrogates(value) if isinstance(value, str) else value
+    return replace_surrogates(value) if isinstance(value, str) else value

@@ -1,4 +1,4 @@
-"""A Jinja template, rendered in a process of its own. Whatever it does, the run ends with an error, not a kill.
+"""A Jinja template, rendered in a process of its own: whatever it does, the stage is not killed.
 
 Rows that are read ahead (`expect`) are rendered in one go: asking for each would take longer than rendering it.
 """
@@ -34,8 +34,8 @@ from lowtide.units import format_bytes, printable
 
 _MODULE = "lowtide.source.examples.render_child"
 _ENDED_BY_TIME = -signal.SIGPROF if hasattr(signal, "SIGPROF") else 1
-_MEND = "mend the template, or pass another `--template`"
-_LARGER = "pass a larger `--memory` if the example is large, or else mend the template"
+_MEND = "fix the template, or pass another `--template`"
+_LARGER = "pass a larger `--memory` if the example is large, or fix the template"
 _SIMPLER = "write it more simply; a chat template takes a page. Or pass a larger `--memory`"
 
 
@@ -80,7 +80,7 @@ class JinjaTemplate:
             child.end()
 
     def expect(self, examples: Sequence[list[Turn]]) -> None:
-        """`render` will be called for these, by and by: they may be rendered in one go."""
+        """Announce examples that `render` will be called for: they may be rendered in one go."""
         self._ahead = list(examples)
         self._answers = {}
 
@@ -107,7 +107,7 @@ class JinjaTemplate:
             )
 
     def _ask(self, turns: list[Turn], learn: Learn) -> None:
-        """Have the example rendered, and those that were announced behind it."""
+        """Have the example rendered, and those announced after it."""
         at = next((i for i, ahead in enumerate(self._ahead) if ahead is turns), None)
         # The very first goes alone: with a hostile template, nothing has to be rendered twice.
         examples = [turns] if at is None or not self._has_rendered else self._ahead[at:]
@@ -138,7 +138,7 @@ class JinjaTemplate:
         return None
 
     def _ask_alone(self, turns: list[Turn], learn: Learn) -> None:
-        """Ask for each by itself from here, a new process first: what came before must not decide."""
+        """Ask for one at a time from here on, in a new process: earlier examples must not decide the answer."""
         self.close()
         self.expect([])
         self._ask(turns, learn)
@@ -162,7 +162,7 @@ class JinjaTemplate:
         return child
 
     def _explain_end(self, child: Child, doing: str) -> Answer:
-        """Why there is no answer."""
+        """The reason that the child ended without an answer."""
         code, said = child.end()
         if code == _ENDED_BY_TIME:
             seconds = self._setup.limits.cpu_seconds

@@ -1,7 +1,7 @@
 """The process in which a template runs: behind a memory fence, and with a limit on its CPU time.
 
 A template that asks for too much memory gets a MemoryError. One that takes too long is ended by the kernel, in
-the midst of whatever it does: no Python has to run for it.
+the middle of whatever it does: no Python has to run for it.
 """
 
 from __future__ import annotations

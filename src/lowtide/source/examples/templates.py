@@ -58,21 +58,21 @@ _WITH_PROMPT = {
 
 
 class Template(Protocol):
-    """What makes text of an example."""
+    """Renders an example to text."""
 
     name: str
     """"chatml", "plain", or the path it came from."""
     source: str
-    """Its Jinja text."""
+    """The template's Jinja text."""
     digest: str
     """SHA-256 of the source, in hex."""
     whole_messages: bool
-    """Whether it wants to see all that a row's messages hold, or only role and content."""
+    """Whether it wants all keys of a row's messages, or only role and content."""
     tokens: Mapping[str, str]
-    """The special tokens that it was given by name."""
+    """The special tokens that it uses, by name."""
 
     def expect(self, examples: Sequence[list[Turn]]) -> None:
-        """`render` will be called for these, by and by: they may be rendered in one go."""
+        """Announce examples that `render` will be called for: they may be rendered in one go."""
 
     def render(self, turns: list[Turn], learn: Learn, builder: PieceBuilder) -> None:
         """Append the text of an example, in parts of which some are in the loss mask.
@@ -146,7 +146,7 @@ def _literal(token: str | None) -> str:
 
 
 def parse_columns(text: str | None, kind: ExampleKind) -> dict[str, str]:
-    """What `--column` says: `messages=conversations,role=from`, or one name; nothing where it is left out."""
+    """The columns that `--column` names: `messages=conversations,role=from`, or one name; empty without it."""
     known = COLUMNS[kind]
     if text is None:
         return {}

@@ -1,4 +1,4 @@
-"""A row as turns of a conversation, or why it is none.
+"""A row as turns of a conversation, or why it is not one.
 
     chat           messages of role and content
     instruction    user: the instruction, a blank line and the input; assistant: the output
@@ -35,7 +35,7 @@ class BadExampleError(Exception):
 
 
 class NoSuchKeyError(BadExampleError):
-    """A row has not even the column."""
+    """A row lacks the column."""
 
     def __init__(self, name: str, keys: list[str]) -> None:
         super().__init__(f"has no key {name!r}")
@@ -44,7 +44,7 @@ class NoSuchKeyError(BadExampleError):
 
 
 class Turn(msgspec.Struct, gc=False):
-    """Who speaks, and what. `message` is all that the row had, where a template wants to see that."""
+    """Who speaks, and what. `message` holds all keys of the row's message, if the template wants them."""
 
     role: str
     content: str
@@ -52,7 +52,7 @@ class Turn(msgspec.Struct, gc=False):
 
 
 def line_decoder(reading: ExampleReading, *, whole: bool) -> Callable[[bytes], list[Turn]]:
-    """What turns a good JSON line into turns, fast. Any line it fails on is left to `turns_of`."""
+    """A fast decoder of a good JSON line into turns. Any line it fails on is left to `turns_of`."""
     if reading.kind == "chat":
         return _chat_decoder(reading, whole=whole)
     names = COLUMNS[reading.kind]
@@ -75,7 +75,7 @@ def line_decoder(reading: ExampleReading, *, whole: bool) -> Callable[[bytes], l
 
 
 def turns_of(row: Mapping[str, object], reading: ExampleReading, *, whole: bool) -> list[Turn]:
-    """The turns of a row, looked at step by step; `BadExampleError` says what is wrong with it."""
+    """The turns of a row, examined step by step; `BadExampleError` says what is wrong with it."""
     if reading.kind == "chat":
         name = reading.column("messages")
         return turns_of_messages(_column(row, name), name, reading, whole=whole)
@@ -111,12 +111,12 @@ def turns_of_messages(
 
 
 def name_kind(value: object) -> str:
-    """What a value is, in the words of JSON."""
+    """The kind of a value, in the words of JSON."""
     return _JSON_NAMES.get(type(value), "not text")
 
 
 def gather(value: object, found: list[object]) -> None:
-    """Put every key inside a value, and everything that holds nothing else, behind what was found."""
+    """Append to `found` every key inside a value, and every value that holds no others."""
     if isinstance(value, dict):
         found += value
         for item in value.values():
