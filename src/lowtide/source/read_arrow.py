@@ -119,7 +119,7 @@ def read_mapped(
     if not mapped.data.size:
         return
     with mapped.explain_damage():
-        reader = _Reader(mapped.data, part, columns)
+        reader = _BatchReader(mapped.data, part, columns)
     row = 0
     while part.end is None or row < part.end:
         with mapped.explain_damage():
@@ -147,7 +147,7 @@ def count_rows(file: InputFile) -> int:
         return count
 
 
-class _Reader:
+class _BatchReader:
     """Record batches with some columns; they point into the mapped file unless they are compressed.
 
     Nothing is handed to Arrow before it is known what that takes.

@@ -189,7 +189,7 @@ class JinjaRenderer:
         return moved
 
     def _run(self, messages: Messages, *, marks_learnt: bool = False) -> str:
-        """One rendering: `RefusedTemplateError` if the template is at fault, `BadExampleError` if the row is."""
+        """One rendering: `RefusedTemplateError` if the template is at fault, `BadExampleError` if the row."""
         environment = self._environment
         environment.marks_learnt = marks_learnt
         context = self._template.new_context({"messages": messages, **self._variables})

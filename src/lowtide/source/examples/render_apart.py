@@ -14,7 +14,7 @@ from lowtide.errors import SharedFaultError, UsageError
 from lowtide.source.examples.piece_builder import PieceBuilder
 from lowtide.source.examples.render_protocol import (
     Answer,
-    BadRow,
+    BadExample,
     Compiled,
     Fault,
     Messages,
@@ -93,7 +93,7 @@ class JinjaTemplate:
             first = len(builder.parts)
             builder.learnt += [first + number for number in answer.learnt]
             builder.parts += answer.parts
-        elif isinstance(answer, BadRow):
+        elif isinstance(answer, BadExample):
             raise BadExampleError(answer.reason)
         elif isinstance(answer, TooLarge):
             raise too_large("the example", answer.size_bytes, self._setup.limits.example_bytes)

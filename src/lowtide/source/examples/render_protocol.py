@@ -86,7 +86,7 @@ class Rendered(msgspec.Struct, frozen=True, tag="rendered"):
     learnt: list[int]
 
 
-class BadRow(msgspec.Struct, frozen=True, tag="bad"):
+class BadExample(msgspec.Struct, frozen=True, tag="bad"):
     """The row is at fault."""
 
     reason: str
@@ -109,7 +109,7 @@ class NoMemory(msgspec.Struct, frozen=True, tag="memory"):
     """An allocation was refused."""
 
 
-Answer: TypeAlias = Compiled | Rendered | BadRow | Fault | TooLarge | NoMemory
+Answer: TypeAlias = Compiled | Rendered | BadExample | Fault | TooLarge | NoMemory
 encode_setup = msgspec.msgpack.Encoder().encode
 decode_setup = msgspec.msgpack.Decoder(Setup).decode
 encode_answers = msgspec.msgpack.Encoder().encode
