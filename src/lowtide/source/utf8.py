@@ -39,12 +39,12 @@ def is_utf8(text: bytes) -> bool:
     return True
 
 
-def first_bad_byte(text: bytes | memoryview, *, start: int = 0) -> int | None:
-    """Offset of the first byte, at or after `start`, that is not part of valid UTF-8."""
+def first_bad_byte(text: bytes) -> int | None:
+    """Offset of the first byte that is not part of valid UTF-8."""
     try:
-        codecs.utf_8_decode(memoryview(text)[start:], "strict", True)
+        codecs.utf_8_decode(text, "strict", True)
     except UnicodeDecodeError as error:
-        return start + error.start
+        return error.start
     return None
 
 
