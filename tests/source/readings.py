@@ -1,4 +1,4 @@
-"""What the tests of the source package share: settings, files, and readers so plain that they are surely right."""
+"""Settings and files for the tests of the source package, and readers so plain that they are surely right."""
 
 from __future__ import annotations
 

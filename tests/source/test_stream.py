@@ -17,11 +17,11 @@ from lowtide.source.stream import Cursor
 from tests.source.readings import (
     MARK,
     assert_laws,
+    contents_of,
     joined,
     plain_split,
     read_all,
     reading,
-    contents_of,
     write_rows,
     write_text,
 )

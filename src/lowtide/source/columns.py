@@ -76,10 +76,10 @@ def pick_column(batch: pa.RecordBatch, column: str) -> pa.Array:
 
 def find_type(schema: pa.Schema, column: str) -> pa.DataType | None:
     """The type of a column by name or dotted path into structs; None if there is no such column."""
-    found: Any = schema
+    found = None
     for name in _steps(schema, column):
-        found = found.field(name).type
-    return None if found is schema else found
+        found = (schema if found is None else found).field(name).type
+    return found
 
 
 def top_level_name(schema: pa.Schema, column: str) -> str:

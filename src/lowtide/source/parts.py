@@ -51,10 +51,10 @@ class Part:
         """A place inside."""
         return Cursor(file=self.start.file, position=position, within=within)
 
-    def wanted_rows(self, first_row: int, count: int) -> slice:
-        """Which rows of a batch that begins at `first_row` of the file belong to the part."""
-        stop = count if self.end is None else max(0, min(count, self.end - first_row))
-        return slice(min(max(0, self.start.position - first_row), stop), stop)
+    def wanted_rows(self, first_row: int, count: int) -> range:
+        """Which of the `count` rows of a batch that begins at `first_row` of the file belong to the part."""
+        stop = count if self.end is None else min(count, self.end - first_row)
+        return range(max(0, self.start.position - first_row), stop)
 
     def bad_row(
         self, unit: Literal["line", "row"], number: int, reason: str, *, where: str = ""

@@ -127,11 +127,10 @@ def read_mapped(
             if message is None:
                 return
             wanted = part.wanted_rows(row, message.row_count)
-            is_wanted = wanted.start < wanted.stop
-            rows = reader.read(message) if is_wanted else None
+            rows = reader.read(message) if wanted else None
         if rows is not None:
             yield RowBatch(
-                rows=rows.slice(wanted.start, wanted.stop - wanted.start),
+                rows=rows.slice(wanted.start, len(wanted)),
                 first_row=row + wanted.start,
                 done_bytes=message.end,
             )

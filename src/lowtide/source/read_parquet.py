@@ -176,9 +176,9 @@ def _group_batches(group: _RowGroup, leaves: Sequence[str]) -> Iterator[RowBatch
             break
         start, row = row, row + len(batch)
         wanted = part.wanted_rows(start, len(batch))
-        if wanted.start < wanted.stop:
+        if wanted:
             yield RowBatch(
-                rows=batch.slice(wanted.start, wanted.stop - wanted.start),
+                rows=batch.slice(wanted.start, len(wanted)),
                 first_row=start + wanted.start,
                 done_bytes=part.file.size_bytes * row // max(1, total_rows),
             )
