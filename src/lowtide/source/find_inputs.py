@@ -222,7 +222,12 @@ class _Search:
         if path == STDIN:
             return [path]
         if path.is_file():
-            return [self._named(path)]
+            if self.is_in_output(path.resolve()):
+                raise UsageError(
+                    f"{path} lies in the output folder {self._leave_out}",
+                    remedy="pass another `--out`, or move the input out of it",
+                )
+            return [path]
         if path.is_dir():
             return self._search_folder(path)
         if path.exists():
@@ -235,14 +240,6 @@ class _Search:
         raise UsageError(
             f"{path} does not exist", remedy="check the path; quote a glob that holds `**`"
         )
-
-    def _named(self, path: Path) -> Path:
-        if self.is_in_output(path.resolve()):
-            raise UsageError(
-                f"{path} lies in the output folder {self._leave_out}",
-                remedy="pass another `--out`, or move the input out of it",
-            )
-        return path
 
     def _match(self, pattern: str) -> list[Path]:
         seen = set(glob.glob(pattern, recursive=True))  # noqa: PTH207 - any root

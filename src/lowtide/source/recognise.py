@@ -13,7 +13,6 @@ import codecs
 import json
 import re
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -187,7 +186,7 @@ def recognise(start: bytes, *, suffix: str = "", stated: str | None) -> Foreign 
         return _HTML_PAGE
     if _PLAIN_PDF.match(text):
         return _PDF_OF_TEXT
-    return recognise_json(text) if suffix == ".json" and text[:1] in (b"[", b"{") else None
+    return _recognise_json(text) if suffix == ".json" and text[:1] in (b"[", b"{") else None
 
 
 def recognise_stream(start: bytes, *, stated: str | None) -> Foreign | None:
@@ -196,7 +195,7 @@ def recognise_stream(start: bytes, *, stated: str | None) -> Foreign | None:
     if found is not None or stated is not None:
         return found
     text = start.removeprefix(codecs.BOM_UTF8).lstrip()
-    return recognise_json(text) if _JSON_OBJECT.match(text) or _begins_json_array(text) else None
+    return _recognise_json(text) if _JSON_OBJECT.match(text) or _begins_json_array(text) else None
 
 
 def _begins_json_array(text: bytes) -> bool:
@@ -217,7 +216,7 @@ def _begins_json_array(text: bytes) -> bool:
     return line[end:].lstrip()[:1] in (",", "]", "")
 
 
-def recognise_json(text: bytes) -> Foreign:
+def _recognise_json(text: bytes) -> Foreign:
     """Which of its forms some JSON has, by its first line."""
     if text[:1] == b"[":
         return _ARRAY_OF_JSON
@@ -247,17 +246,12 @@ def refuse_foreign(name: str, found: Foreign | None) -> None:
     if found is None:
         return
     if name == "-":
-        raise DataError(f"standard input is {found.what}", remedy=_for_stream(found.remedy))
-    raise DataError(f"{name} is {found.what}", remedy=_for_file(found.remedy, quote(name)))
-
-
-def _for_file(remedy: str, name: str) -> str:
-    return re.sub(r"\bFILE\b", lambda _: name, remedy)
-
-
-def _for_stream(remedy: str) -> str:
-    """`xz -dc FILE | lowtide` becomes `xz -dc | lowtide`; a remedy that needs a file keeps the word FILE."""
-    return remedy.replace("-dc FILE", "-dc").replace("give it a name", "save it under a name")
+        # `xz -dc FILE | lowtide` becomes `xz -dc | lowtide`; a remedy that needs a file keeps the word FILE
+        remedy = found.remedy.replace("-dc FILE", "-dc")
+        remedy = remedy.replace("give it a name", "save it under a name")
+        raise DataError(f"standard input is {found.what}", remedy=remedy)
+    remedy = quote(name).join(re.split(r"\bFILE\b", found.remedy))
+    raise DataError(f"{name} is {found.what}", remedy=remedy)
 
 
 def read_start(path: Path, compression: str) -> bytes:
@@ -269,22 +263,16 @@ def read_start(path: Path, compression: str) -> bytes:
         stored = file.read(SNIFFED_BYTES)
         if not compression or not stored:
             return stored
-        if compression == "gz":
-            return _unpack(lambda: zlib.decompressobj(wbits=31).decompress(stored, SNIFFED_BYTES))
         import zstandard
 
-        file.seek(0)
-        unpacker = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
-        return _unpack(lambda: unpacker.stream_reader(file).read(SNIFFED_BYTES))
-
-
-def _unpack(unpack: Callable[[], bytes]) -> bytes:
-    import zstandard
-
-    try:
-        return unpack()
-    except (zlib.error, zstandard.ZstdError, MemoryError):
-        return b""
+        try:
+            if compression == "gz":
+                return zlib.decompressobj(wbits=31).decompress(stored, SNIFFED_BYTES)
+            file.seek(0)
+            unpacker = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
+            return unpacker.stream_reader(file).read(SNIFFED_BYTES)
+        except (zlib.error, zstandard.ZstdError, MemoryError):
+            return b""
 
 
 def _recognise_bytes(start: bytes, *, is_stated_text: bool) -> Foreign | None:

@@ -103,7 +103,10 @@ class BuiltInTemplate:
         for turn in turns:
             role = turn.role
             if role not in openings:
-                raise BadExampleError(_unknown_role(role, self.name))
+                known = ", ".join(_ROLES)
+                raise BadExampleError(
+                    f"the role {role[:40]!r} is not known to template {self.name}: it knows {known}"
+                )
             content = turn.content
             is_safe = is_text and content.isascii()  # nothing to check, and soon known
             body = content.encode() if is_safe else self._names.content_bytes(content)
@@ -157,9 +160,3 @@ def plain(names: SpecialNames, kind: ExampleKind, end_of_text: str | None) -> Bu
 def _with_aliases(openings: Mapping[str, bytes]) -> dict[str, bytes]:
     aliases = {name: openings[role] for name, role in ROLE_NAMES.items()}
     return {**openings, **aliases}
-
-
-def _unknown_role(role: str, template: str) -> str:
-    return (
-        f"the role {role[:40]!r} is not known to template {template}: it knows {', '.join(_ROLES)}"
-    )

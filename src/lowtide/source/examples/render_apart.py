@@ -55,18 +55,12 @@ class JinjaTemplate:
         self._has_rendered = False
         self._used: list[str] = []
         self._child: Child | None = self._start()
-        try:
-            self._refuse_unknown(names)
-        except UsageError:
-            self.close()
-            raise
         self.tokens: Mapping[str, str] = {
             each: names.tokens[each] for each in self._used if each in names.tokens
         }
-
-    def _refuse_unknown(self, names: TokenNames) -> None:
         unknown = [each for each in self._used if each not in names.tokens]
         if unknown and not names.is_complete:
+            self.close()
             raise UsageError(
                 f"template {self.name} uses {' and '.join(unknown)}, and no {CONFIG_FILE} beside the tokenizer "
                 f"says which token that is",
