@@ -66,7 +66,6 @@ class _ExampleReader:
         assert reading is not None
         self.part = part
         self.reading = reading
-        self.template = reading.template
         self._builder = PieceBuilder(delimiter=part.settings.delimiter, learn=reading.learn)
         self._began = time.monotonic()
         """When the piece was begun."""
@@ -77,11 +76,9 @@ class _ExampleReader:
         A `DataError` for one that is too large, whatever the policy for bad text."""
         builder, limit_bytes = self._builder, self.part.settings.document_limit_bytes
         try:
-            self.template.render(turns, self.reading.learn, builder)
+            self.reading.template.render(turns, self.reading.learn, builder)
             if not builder.open_learns():
-                raise BadExampleError(
-                    "nothing in it is in the loss mask: the assistant says nothing"
-                )
+                raise BadExampleError("nothing in it is learnt: the assistant says nothing")
         except BadExampleError:
             builder.drop_example()
             raise
@@ -105,7 +102,7 @@ class _ExampleReader:
     ) -> None:
         """Add a row that the fast way refused; what is wrong with it is repaired or noted."""
         try:
-            turns = turns_of(row, self.reading, whole=self.template.whole_messages)
+            turns = turns_of(row, self.reading)
             faults = {reason} - {""}
             turns = [_repaired_turn(turn, faults) for turn in turns]
             reason = min(faults, default="")
@@ -147,16 +144,16 @@ class _ExampleReader:
                     turns = decode(row)
                 except _NOT_PLAIN:
                     pass
-            if not self.template.whole_messages:
+            if not self.reading.whole_messages:
                 yield row, turns
                 continue
             found.append((row, turns))
             size += len(row)
             if len(found) == _AHEAD_ROWS or size > _AHEAD_BYTES:
-                self.template.expect([turns for _, turns in found if turns is not None])
+                self.reading.template.expect([turns for _, turns in found if turns is not None])
                 yield from found
                 found, size = [], 0
-        self.template.expect([turns for _, turns in found if turns is not None])
+        self.reading.template.expect([turns for _, turns in found if turns is not None])
         yield from found
 
     @contextmanager
@@ -178,7 +175,7 @@ class _ExampleReader:
 def read_lines(part: Part) -> Iterator[Piece]:
     """The examples of a JSONL file."""
     reader, lines = _ExampleReader(part), JsonLines(part)
-    decode = line_decoder(reader.reading, whole=reader.template.whole_messages)
+    decode = line_decoder(reader.reading)
     for chunk in lines.chunks():
         position, end = chunk.position, chunk.position + len(chunk.data)
         for line, turns in reader.ahead(chunk.data.split(b"\n"), decode):
@@ -231,7 +228,7 @@ def read_parquet_rows(part: Part) -> Iterator[Piece]:
     with open_parquet(part) as file:
         columns = needed_columns(file.schema_arrow, reading, str(part.file.path))
         paths = [file.schema.column(index).path for index in range(len(file.schema))]
-        is_pruned = reading.kind == "chat" and not reader.template.whole_messages
+        is_pruned = reading.kind == "chat" and not reading.whole_messages
         keys = [reading.column("role"), reading.column("content")] if is_pruned else []
         for batch in read_batches(file, part, leaf_paths(paths, columns, keys)):
             with explain_damage(part.file.path):
@@ -300,10 +297,9 @@ def _batch_pieces(
 def _add_rows(arrays: dict[str, pa.Array], first_row: int, reader: _ExampleReader) -> Iterator[int]:
     """Add rows; yields the number of each one when that is done."""
     reading, path = reader.reading, reader.part.file.path
-    whole = reader.template.whole_messages
     with reader.placed(f"row {first_row + 1} or one after it"), explain_damage(path):
         ready = None
-        if reading.kind == "chat" and not whole:
+        if reading.kind == "chat" and not reading.whole_messages:
             ready = fast_turns(next(iter(arrays.values())), reading)
         rows = [] if ready else list(rows_of(arrays))
     number = first_row
@@ -323,7 +319,7 @@ def _add_rows(arrays: dict[str, pa.Array], first_row: int, reader: _ExampleReade
     def decode(row: dict[str, object]) -> list[Turn]:
         if _has_bytes(row):
             raise BadExampleError(NOT_UTF8)
-        return turns_of(row, reading, whole=whole)
+        return turns_of(row, reading)
 
     for row, row_turns in reader.ahead(rows, decode):
         with reader.placed(f"row {number + 1}"):

@@ -55,6 +55,11 @@ class ExampleReading:
     columns: Mapping[str, str] = field(default_factory=dict)
     """The input's names for columns where they differ from COLUMNS."""
 
+    @property
+    def whole_messages(self) -> bool:
+        """Whether the template wants all keys of a row's messages, or only role and content."""
+        return self.template.whole_messages
+
     def column(self, name: str) -> str:
         """The input's name for one of COLUMNS."""
         return self.columns.get(name, name)

@@ -51,10 +51,10 @@ class Turn(msgspec.Struct, gc=False):
     message: dict[str, object] | None = None
 
 
-def line_decoder(reading: ExampleReading, *, whole: bool) -> Callable[[bytes], list[Turn]]:
+def line_decoder(reading: ExampleReading) -> Callable[[bytes], list[Turn]]:
     """A fast decoder of a good JSON line into turns. Any line it fails on is left to `turns_of`."""
     if reading.kind == "chat":
-        return _chat_decoder(reading, whole=whole)
+        return _chat_decoder(reading)
     names = COLUMNS[reading.kind]
     fields = [(name, str) for name in names if name != "input"]
     row = msgspec.defstruct(
@@ -74,11 +74,11 @@ def line_decoder(reading: ExampleReading, *, whole: bool) -> Callable[[bytes], l
     return turns
 
 
-def turns_of(row: Mapping[str, object], reading: ExampleReading, *, whole: bool) -> list[Turn]:
+def turns_of(row: Mapping[str, object], reading: ExampleReading) -> list[Turn]:
     """The turns of a row, examined step by step; `BadExampleError` says what is wrong with it."""
     if reading.kind == "chat":
         name = reading.column("messages")
-        return turns_of_messages(_column(row, name), name, reading, whole=whole)
+        return _turns_of_messages(_column(row, name), reading)
     if reading.kind == "completion":
         return _pair(_text(row, reading, "prompt"), _text(row, reading, "completion"))
     more = row.get(reading.column("input"))
@@ -87,10 +87,9 @@ def turns_of(row: Mapping[str, object], reading: ExampleReading, *, whole: bool)
     return _pair(_ask(_text(row, reading, "instruction"), more), _text(row, reading, "output"))
 
 
-def turns_of_messages(
-    messages: object, name: str, reading: ExampleReading, *, whole: bool
-) -> list[Turn]:
+def _turns_of_messages(messages: object, reading: ExampleReading) -> list[Turn]:
     """The turns of a value of the messages column."""
+    name = reading.column("messages")
     if isinstance(messages, dict):
         messages = _rows_of_columns(messages)
     if not isinstance(messages, list):
@@ -105,7 +104,7 @@ def turns_of_messages(
         role = _message_text(message, role_key, number)
         content = _message_text(message, content_key, number)
         role = ROLE_NAMES.get(role, role)
-        kept = {**message, "role": role, "content": content} if whole else None
+        kept = {**message, "role": role, "content": content} if reading.whole_messages else None
         turns.append(Turn(role, content, kept))
     return turns
 
@@ -140,7 +139,8 @@ def rebuilt(value: object, change: Callable[[object], object]) -> object:
     return [rebuilt(item, change) for item in value] if isinstance(value, list) else change(value)
 
 
-def _chat_decoder(reading: ExampleReading, *, whole: bool) -> Callable[[bytes], list[Turn]]:
+def _chat_decoder(reading: ExampleReading) -> Callable[[bytes], list[Turn]]:
+    whole = reading.whole_messages
     name = reading.column("messages")
     message = msgspec.defstruct(
         "Message",
@@ -155,7 +155,7 @@ def _chat_decoder(reading: ExampleReading, *, whole: bool) -> Callable[[bytes], 
     def turns(line: bytes) -> list[Turn]:
         messages: list[Turn] = decode(line).messages  # type: ignore[attr-defined]
         if whole:
-            return turns_of_messages(messages, name, reading, whole=True)
+            return _turns_of_messages(messages, reading)
         if not messages:
             raise BadExampleError(f"{name!r} is empty")
         return messages
