@@ -57,12 +57,14 @@ class Part:
         return range(max(0, self.start.position - first_row), stop)
 
     def bad_row(
-        self, unit: Literal["line", "row"], number: int, reason: str, *, where: str = ""
+        self, unit: Literal["line", "row"], number: int, reason: str, *, said_before: str = ": "
     ) -> BadRow:
-        """The record of a bad line or row, counted from 1, or the error that the policy asks for."""
+        """The record of a bad line or row, counted from 1, or the error that the policy asks for.
+
+        The error says the place, `said_before` and the reason."""
         if self.settings.bad_text == "fail":
             raise DataError(
-                f"{self.file.path}, {unit} {number}{where}: {reason}",
+                f"{self.file.path}, {unit} {number}{said_before}{reason}",
                 remedy=f"pass `--bad-text skip` to leave such {unit}s out and count them, "
                 "`--bad-text replace` to replace bytes that are not UTF-8, or fix the file",
             )

@@ -95,7 +95,7 @@ class JsonLines:
     def bad_row(self, reason: str, position: int) -> BadRow:
         """The record of a bad line, or the error that the policy asks for."""
         number = self.number(position)
-        return self.part.bad_row("line", number, reason, where=f" (byte {position})")
+        return self.part.bad_row("line", number, reason, said_before=f" (byte {position}): ")
 
     def _take(self, window: ByteWindow, size: int) -> Chunk:
         """The window's first bytes. A function, so that nobody but the reader holds on to them."""

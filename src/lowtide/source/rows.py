@@ -225,4 +225,6 @@ def _join(rows: pa.Array, delimiter: bytes) -> bytes:
 
 
 def _bad_value(part: Part, number: int, reason: str) -> BadRow:
-    return part.bad_row("row", number, reason, where=f", column {part.settings.column!r}")
+    return part.bad_row(
+        "row", number, reason, said_before=f": the value of {part.settings.column!r} is "
+    )
