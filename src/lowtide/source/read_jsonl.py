@@ -11,7 +11,7 @@ and the joined text: about four times `block_bytes`; for one long line up to eig
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import msgspec
@@ -96,6 +96,18 @@ class JsonLines:
         """The record of a bad line, or the error that the policy asks for."""
         number = self.number(position)
         return self.part.bad_row("line", number, reason, said_before=f" (byte {position}): ")
+
+    def refuse_missing_key(
+        self, key: str, keys: Iterable[str], position: int, *, remedy: str
+    ) -> None:
+        """A `UsageError` if the first line lacks the key, for then the name is wrong, or if no line may."""
+        number = self.number(position)
+        if number == 1 or self.part.settings.bad_text == "fail":
+            raise UsageError(
+                f"{self.part.file.path}, line {number}: no key {key!r}; "
+                f"its keys are: {', '.join(keys) or 'none'}",
+                remedy=remedy,
+            )
 
     def _take(self, window: ByteWindow, size: int) -> Chunk:
         """The window's first bytes. A function, so that nobody but the reader holds on to them."""
@@ -247,9 +259,7 @@ class _TextLines(JsonLines):
 
     def _bad_line(self, error: BadLineError, position: int) -> BadRow:
         """The record of a bad line, or the error that the policy asks for."""
-        settings, number = self.part.settings, self.number(position)
-        if isinstance(error, _MissingKeyError) and (number == 1 or settings.bad_text == "fail"):
-            keys = ", ".join(error.keys) or "none"
+        if isinstance(error, _MissingKeyError):
             remedy = (
                 "pass `--column` with the key that holds the text, "
                 "or `--bad-text skip` if only some lines lack it"
@@ -258,10 +268,7 @@ class _TextLines(JsonLines):
                 remedy = (
                     f"`lowtide tokenize` reads such rows with `{suggested}`; for text, {remedy}"
                 )
-            raise UsageError(
-                f"{self.part.file.path}, line {number}: no key {settings.column!r}; its keys are: {keys}",
-                remedy=remedy,
-            )
+            self.refuse_missing_key(self.part.settings.column, error.keys, position, remedy=remedy)
         return self.bad_row(str(error), position)
 
 

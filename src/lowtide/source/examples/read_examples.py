@@ -17,7 +17,7 @@ import msgspec
 import numpy as np
 import pyarrow as pa
 
-from lowtide.errors import DataError, UsageError
+from lowtide.errors import DataError
 from lowtide.source.blocks import SLOW_SECONDS, BadRow, Cursor, Piece
 from lowtide.source.byte_stream import explain_damage
 from lowtide.source.columns import own_shape, pick_column
@@ -53,6 +53,10 @@ _WINDOW_ROWS = 4096
 _SURROGATE = "a lone surrogate"
 _AHEAD_ROWS = 128
 _AHEAD_BYTES = 64 * KIB
+_OTHER_NAMES = (
+    "pass `--column` with the names that the file has, or another `--examples` "
+    "(chat, instruction, completion); `--bad-text skip` is for files of which only later lines lack it"
+)
 _NOT_PLAIN = (msgspec.DecodeError, UnicodeDecodeError, RecursionError, BadExampleError)
 
 _Row = TypeVar("_Row", bytes, dict[str, object])
@@ -198,7 +202,7 @@ def _add_line_closely(line: bytes, position: int, lines: JsonLines, reader: _Exa
 
     def note(error: Exception) -> BadRow:
         if isinstance(error, NoSuchKeyError):
-            _refuse_missing_key(error, lines.number(position), lines.part)
+            lines.refuse_missing_key(error.name, error.keys, position, remedy=_OTHER_NAMES)
         return lines.bad_row(str(error), position)
 
     try:
@@ -208,17 +212,6 @@ def _add_line_closely(line: bytes, position: int, lines: JsonLines, reader: _Exa
         return
     with reader.placed(f"line {lines.number(position)}"):
         reader.add_closely(row, "" if is_utf8(line) else NOT_UTF8, note)
-
-
-def _refuse_missing_key(error: NoSuchKeyError, number: int, part: Part) -> None:
-    """A `UsageError` where the first line lacks the key: then the file is read by the wrong name."""
-    if number == 1 or part.settings.bad_text == "fail":
-        keys = ", ".join(error.keys) or "none"
-        raise UsageError(
-            f"{part.file.path}, line {number}: no key {error.name!r}; its keys are: {keys}",
-            remedy="pass `--column` with the names that the file has, or another `--examples` "
-            "(chat, instruction, completion); `--bad-text skip` is for files of which only later lines lack it",
-        )
 
 
 def read_parquet_rows(part: Part) -> Iterator[Piece]:
