@@ -81,7 +81,7 @@ def test_arrow_allocates_what_was_computed(
     path = write_arrow(tmp_path / "a.arrow", table, form=form, codec=codec)
     data = path.read_bytes()
     sizes = [
-        allocated_bytes(memoryview(data), message, table.schema, [1], is_native=True)
+        allocated_bytes(message, table.schema, [1], is_native=True)
         for message in read_messages(memoryview(data))
         if message.is_records
     ]

@@ -158,10 +158,9 @@ class _BatchReader:
         part: Part,
         columns: Callable[[pa.Schema], Sequence[str]],
     ) -> None:
-        self._data = memoryview(data)
         self._name = str(part.file.path)
         self._limit_bytes = part.settings.document_limit_bytes
-        self._messages = read_messages(self._data)
+        self._messages = read_messages(memoryview(data))
         self._stream = MessageStream(data)
         first = next(self._messages, None)
         if first is None or not first.is_schema:
@@ -204,15 +203,13 @@ class _BatchReader:
                 size_bytes, message.end - message.body_start
             )
         if number in self._used_dictionaries:
-            size_bytes += own_shape_bytes(self._data, message)
+            size_bytes += own_shape_bytes(message)
         self._dictionary_bytes[number] = size_bytes
         self._check("a dictionary", sum(self._dictionary_bytes.values()))
         self._stream.add(message)
 
     def _allocated_bytes(self, message: Message) -> int:
-        return allocated_bytes(
-            self._data, message, self._schema, self._fields, is_native=self._is_native
-        )
+        return allocated_bytes(message, self._schema, self._fields, is_native=self._is_native)
 
     def _check(self, what: str, size_bytes: int) -> None:
         if size_bytes > shared_limit(self._limit_bytes):
