@@ -15,7 +15,7 @@ import math
 import random
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
@@ -230,23 +230,22 @@ def _read_one(
     position = _aligned(files[0], offset)
     started = time.perf_counter()
     blocks = read_blocks(files, settings, start=Cursor(file=0, position=position))
-    taken = _take(blocks, files[0])
-    seconds = time.perf_counter() - started
-    if not taken:
-        return None
-    input_bytes = _bytes_before(files, taken[-1].after) - _stored_at(files[0], position)
-    return _sampled(taken, input_bytes, seconds)
+    for row in _whole_rows(blocks, files[0].kind):
+        if any(block.text for block in row):
+            seconds = time.perf_counter() - started
+            input_bytes = _bytes_before(files, row[-1].after) - _stored_at(files[0], position)
+            return _sampled(row, input_bytes, seconds)
+    return None
 
 
-def _take(blocks: Iterator[Block], file: InputFile) -> tuple[Block, ...]:
-    """The next block that holds text; of a row that is cut, all blocks, for only its end has a place."""
-    taken: list[Block] = []
+def _whole_rows(blocks: Iterable[Block], kind: InputKind) -> Iterator[tuple[Block, ...]]:
+    """The blocks one by one; those of a row that is cut together, for only its end has a place."""
+    row: list[Block] = []
     for block in blocks:
-        if block.text:
-            taken.append(block)
-        if taken and (file.kind is InputKind.TEXT or not block.after.within):
-            break
-    return tuple(taken)
+        row.append(block)
+        if kind is InputKind.TEXT or not block.after.within:
+            yield tuple(row)
+            row.clear()
 
 
 def _aligned(file: InputFile, offset: int) -> int:
@@ -371,7 +370,9 @@ def _keep_some(
     held_bytes = text_bytes = documents = 0
     started = time.perf_counter()
     last = None
-    for number, blocks in enumerate(_whole_rows(file, settings, stretch)):
+    end = None if stretch.length is None else stretch.start + stretch.length
+    read = read_blocks([file], settings, start=Cursor(file=0, position=stretch.start))
+    for number, blocks in enumerate(_whole_rows(read, file.kind)):
         last = blocks[-1]
         size = sum(block.text_bytes for block in blocks)
         text_bytes += size
@@ -383,7 +384,7 @@ def _keep_some(
             len(kept) > count or held_bytes > _HELD_BLOCKS * count * settings.block_bytes
         ):
             held_bytes -= heapq.heappop(kept).text_bytes
-        if text_bytes >= most_bytes:
+        if text_bytes >= most_bytes or (end is not None and last.after.position >= end):
             break
     if last is None or not text_bytes:
         return []
@@ -400,21 +401,6 @@ def _keep_some(
         for passed in kept
         if passed.text_bytes
     ]
-
-
-def _whole_rows(
-    file: InputFile, settings: ReadSettings, stretch: _Stretch
-) -> Iterator[tuple[Block, ...]]:
-    """The blocks of a stretch one by one; those of a row that is cut together."""
-    blocks: list[Block] = []
-    end = None if stretch.length is None else stretch.start + stretch.length
-    for block in read_blocks([file], settings, start=Cursor(file=0, position=stretch.start)):
-        blocks.append(block)
-        if not block.after.within or file.kind is InputKind.TEXT:
-            yield tuple(blocks)
-            blocks.clear()
-            if end is not None and block.after.position >= end:
-                break
 
 
 def _passed_stored(stretch: _Stretch, last: Block) -> float:
