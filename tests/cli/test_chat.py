@@ -13,7 +13,7 @@ from lowtide.errors import UsageError
 from lowtide.pipeline.chat import make_chat_prompt, read_answer
 from lowtide.pipeline.sample import sample
 from lowtide.source.examples.built_in import CHATML
-from lowtide.source.examples.keep_template import keep_template
+from lowtide.source.examples.templates import keep_template
 from lowtide.tokenizer.byte_pairs import BytePairs
 from tests.commands import lowtide
 from tests.learnt import END_OF_TEXT, learnt

@@ -1,4 +1,4 @@
-"""What the tests of the source room share: settings, files, and readers so plain that they are surely right."""
+"""Settings and files for the tests of the source package, and readers so plain that they are surely right."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def reading(**changes: object) -> ReadSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Story:
-    """What a stream says, whatever its blocks."""
+class Contents:
+    """What a stream holds, whatever its blocks."""
 
     text: bytes
     held_out: bytes
@@ -56,9 +56,9 @@ class Story:
     empty_count: int
 
 
-def tell(blocks: Sequence[Block]) -> Story:
+def contents_of(blocks: Sequence[Block]) -> Contents:
     """Lay blocks end to end."""
-    return Story(
+    return Contents(
         text=b"".join(block.text for block in blocks if not block.held_out),
         held_out=b"".join(block.text for block in blocks if block.held_out),
         documents=sum(block.document_count for block in blocks),
@@ -88,22 +88,22 @@ def read_all(inputs: list[InputFile], settings: ReadSettings, start: Cursor = ST
     return blocks
 
 
-def assert_laws(paths: Sequence[Path], settings: ReadSettings, *, resumes: int = 6) -> Story:
+def assert_laws(paths: Sequence[Path], settings: ReadSettings, *, resumes: int = 6) -> Contents:
     """The stream does not depend on the block size, and goes on from any block's end."""
     inputs = find_inputs([str(path) for path in paths])
-    story = tell(read_all(inputs, settings))
+    contents = contents_of(read_all(inputs, settings))
     for block_bytes in BLOCK_SIZES:
         sized = replace(settings, block_bytes=block_bytes)
         blocks = read_all(inputs, sized)
-        assert tell(blocks) == story, block_bytes
+        assert contents_of(blocks) == contents, block_bytes
         for index in _spread(len(blocks), resumes):
             cursor = Cursor.from_list(json.loads(json.dumps(blocks[index].after.as_list())))
             other = replace(
                 settings, block_bytes=BLOCK_SIZES[(index + block_bytes) % len(BLOCK_SIZES)]
             )
             resumed = read_all(inputs, other, cursor)
-            assert tell([*blocks[: index + 1], *resumed]) == story, (block_bytes, cursor)
-    return story
+            assert contents_of([*blocks[: index + 1], *resumed]) == contents, (block_bytes, cursor)
+    return contents
 
 
 def _spread(count: int, wanted: int) -> list[int]:

@@ -71,12 +71,12 @@ def test_bad_documents_are_skipped_whole(tmp_path: Path, separator: str, suffix:
     long = b"many words " * 20_000
     documents = [b"one", b"two \xff", long, long + b"\xc3(" + long, b"three", long + b"\xe4\xb8"]
     path = write_text(tmp_path / f"a.txt{suffix}", between.join(documents))
-    story = assert_laws([path], reading(separator=separator, bad_text="skip"))
+    contents = assert_laws([path], reading(separator=separator, bad_text="skip"))
     kept = [document.decode() for document in (documents[0], documents[2], documents[4])]
-    assert story.text == joined(kept, reading(separator=separator).delimiter)
-    assert story.bad_count == 3
+    assert contents.text == joined(kept, reading(separator=separator).delimiter)
+    assert contents.bad_count == 3
     before = sum(len(document) + len(between) for document in documents[:3])
-    assert [row.position for row in story.bad][:2] == [
+    assert [row.position for row in contents.bad][:2] == [
         len(documents[0] + between) + 4,
         before + len(long),
     ]
@@ -86,10 +86,10 @@ def test_bad_documents_are_skipped_whole(tmp_path: Path, separator: str, suffix:
 def test_bad_bytes_are_replaced_as_python_replaces_them(tmp_path: Path, separator: str) -> None:
     data = (b"word \xff\xfe \xe4\xb8 and \xed\xa0\x80 so on " * 9000) + b"end\xe4"
     path = write_text(tmp_path / "a.txt", data)
-    story = assert_laws([path], reading(separator=separator, bad_text="replace", delimiter=MARK))
-    assert story.text == data.decode("utf-8", "replace").encode() + MARK
-    assert story.bad_count == 6 * 9000 + 1
-    assert story.bad[0].position == 5
+    contents = assert_laws([path], reading(separator=separator, bad_text="replace", delimiter=MARK))
+    assert contents.text == data.decode("utf-8", "replace").encode() + MARK
+    assert contents.bad_count == 6 * 9000 + 1
+    assert contents.bad[0].position == 5
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_a_bad_line_is_named_or_counted(tmp_path: Path, line: bytes, reason: str
         read(path)
     assert reason in caught.value.problem
     assert "--bad-text skip" in caught.value.remedy
-    story = assert_laws([path], reading(bad_text="skip"))
-    assert story.text == (b"good" + MARK) * 3
-    assert [(row.position, row.unit) for row in story.bad] == [(4, "line")]
+    contents = assert_laws([path], reading(bad_text="skip"))
+    assert contents.text == (b"good" + MARK) * 3
+    assert [(row.position, row.unit) for row in contents.bad] == [(4, "line")]
 
 
 @pytest.mark.parametrize(
@@ -138,18 +138,18 @@ def test_a_bad_line_is_named_or_counted(tmp_path: Path, line: bytes, reason: str
 )
 def test_what_can_be_mended_is(tmp_path: Path, line: bytes, text: str) -> None:
     path = write_text(tmp_path / "a.jsonl", line + b'\n{"text": "next"}')
-    story = assert_laws([path], reading(bad_text="replace"))
-    assert story.text == joined([text, "next"], MARK)
-    assert story.bad_count == text.count("\ufffd")
+    contents = assert_laws([path], reading(bad_text="replace"))
+    assert contents.text == joined([text, "next"], MARK)
+    assert contents.bad_count == text.count("\ufffd")
 
 
 def test_a_long_line_that_was_mended_is_counted_once(tmp_path: Path) -> None:
     """Also when reading goes on in its middle."""
     long = b"many words " * 20_000
     path = write_text(tmp_path / "a.jsonl", b'{"text": "\xff' + long + b'"}\n{"text": "next"}\n')
-    story = assert_laws([path], reading(bad_text="replace"), resumes=20)
-    assert story.text == joined(["\ufffd" + long.decode(), "next"], MARK)
-    assert [(row.position, row.unit) for row in story.bad] == [(1, "line")]
+    contents = assert_laws([path], reading(bad_text="replace"), resumes=20)
+    assert contents.text == joined(["\ufffd" + long.decode(), "next"], MARK)
+    assert [(row.position, row.unit) for row in contents.bad] == [(1, "line")]
 
 
 def test_a_first_line_without_the_key_lists_the_keys_under_any_policy(tmp_path: Path) -> None:
@@ -164,10 +164,10 @@ def test_null_rows_follow_the_policy(tmp_path: Path, name: str) -> None:
     path = write_rows(tmp_path / name, ["a", None, "", "b" * 90_000, None])
     with pytest.raises(DataError, match="row 2: the value of 'text' is null"):
         read(path)
-    story = assert_laws([path], reading(bad_text="skip"))
-    assert story.text == joined(["a", "b" * 90_000], MARK)
-    assert [(row.position, row.unit) for row in story.bad] == [(2, "row"), (5, "row")]
-    assert story.empty_count == 1
+    contents = assert_laws([path], reading(bad_text="skip"))
+    assert contents.text == joined(["a", "b" * 90_000], MARK)
+    assert [(row.position, row.unit) for row in contents.bad] == [(2, "row"), (5, "row")]
+    assert contents.empty_count == 1
 
 
 @pytest.mark.parametrize("policy", ["fail", "skip", "replace"])
@@ -179,12 +179,12 @@ def test_binary_columns_are_checked_for_utf8(tmp_path: Path, policy: str) -> Non
         with pytest.raises(DataError, match=r"row 2.*not valid UTF-8"):
             read(tmp_path / "a.parquet")
         return
-    story = assert_laws([tmp_path / "a.parquet"], reading(bad_text=policy))
+    contents = assert_laws([tmp_path / "a.parquet"], reading(bad_text=policy))
     kept = (
         ["a", "c"] if policy == "skip" else ["a", "\ufffdb", long.decode("utf-8", "replace"), "c"]
     )
-    assert story.text == joined(kept, MARK)
-    assert story.bad_count == 2
+    assert contents.text == joined(kept, MARK)
+    assert contents.bad_count == 2
 
 
 TYPES = [pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.string_view(),

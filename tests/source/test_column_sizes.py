@@ -15,14 +15,17 @@ from hypothesis import strategies as st
 from lowtide.errors import DataError
 from lowtide.source import read_parquet
 from lowtide.source.arrow_messages import allocated_bytes, read_messages
-from lowtide.source.delta_lengths import DamagedLengthsError, read_packed, value_lengths
-from lowtide.source.extent import measure_extent
 from lowtide.source.find_inputs import find_inputs
-from lowtide.source.parquet_pages import expanded_lengths, walk_pages
+from lowtide.source.parquet_pages import (
+    expanded_lengths,
+    read_packed,
+    value_lengths,
+    walk_pages,
+)
 from lowtide.source.rows import text_lengths
 from lowtide.source.sample import sample_inputs
-from lowtide.source.stream import read_blocks
-from lowtide.source.thrift import EndlessNumberError, signed, take_varint
+from lowtide.source.stream import measure_extent, read_blocks
+from lowtide.source.thrift import DamagedParquetError, ThriftReader
 from lowtide.units import KIB, MIB
 from tests.column_files import (
     ARROW_CODECS,
@@ -78,7 +81,7 @@ def test_arrow_allocates_what_was_computed(
     path = write_arrow(tmp_path / "a.arrow", table, form=form, codec=codec)
     data = path.read_bytes()
     sizes = [
-        allocated_bytes(memoryview(data), message, table.schema, [1], is_native=True)
+        allocated_bytes(message, table.schema, [1], is_native=True)
         for message in read_messages(memoryview(data))
         if message.is_records
     ]
@@ -216,7 +219,7 @@ def test_expanded_lengths_are_those_of_the_values(
 def test_packed_lengths_that_are_none_are_an_error(data: bytes) -> None:
     try:
         lengths = value_lengths(memoryview(data), 1000)
-    except DamagedLengthsError:
+    except DamagedParquetError:
         return
     assert len(lengths) <= 1000
     assert (lengths >= 0).all()
@@ -225,7 +228,7 @@ def test_packed_lengths_that_are_none_are_an_error(data: bytes) -> None:
 def test_a_count_of_packed_lengths_costs_nothing_until_it_is_checked() -> None:
     """Ten bytes that stand for 2^40 lengths."""
     packed = varint(2**40) + varint(1) + varint(2**40) + zigzag(0) + zigzag(0) + b"\x00"
-    with pytest.raises(DamagedLengthsError):
+    with pytest.raises(DamagedParquetError):
         value_lengths(memoryview(packed), 1000)
 
 
@@ -389,7 +392,7 @@ def _leb(number: int) -> bytes:
 
 
 def test_miniblocks_of_a_size_that_the_format_does_not_have_are_refused() -> None:
-    with pytest.raises(DamagedLengthsError):
+    with pytest.raises(DamagedParquetError):
         read_packed(memoryview(_leb(30) + _leb(1) + _leb(31) + _leb(0) + bytes(40)), 31)
 
 
@@ -408,9 +411,10 @@ def test_a_footer_is_walked_once_for_each_version_of_a_file(tmp_path: Path) -> N
     ("number", "stored"), [(0, b"\0"), (300, b"\xac\x02"), (2**64 - 1, b"\xff" * 9 + b"\1")]
 )
 def test_numbers_of_seven_bits_a_byte(number: int, stored: bytes) -> None:
-    assert take_varint(b"x" + stored + b"y", 1) == (number, 1 + len(stored))
+    reader = ThriftReader(b"x" + stored + b"y", 1)
+    assert (reader.varint(), reader.place) == (number, 1 + len(stored))
     with pytest.raises(IndexError):
-        take_varint(stored[:-1], 0)
-    with pytest.raises(EndlessNumberError):
-        take_varint(b"\x80" * 11, 0)
-    assert [signed(value) for value in range(4)] == [0, -1, 1, -2]
+        ThriftReader(stored[:-1]).varint()
+    with pytest.raises(DamagedParquetError):
+        ThriftReader(b"\x80" * 11).varint()
+    assert [ThriftReader(bytes([value])).zigzag() for value in range(4)] == [0, -1, 1, -2]

@@ -17,11 +17,11 @@ from lowtide.source.stream import Cursor
 from tests.source.readings import (
     MARK,
     assert_laws,
+    contents_of,
     joined,
     plain_split,
     read_all,
     reading,
-    tell,
     write_rows,
     write_text,
 )
@@ -76,15 +76,15 @@ def test_text_gives_the_documents_between_separators(
     tmp_path: Path, separator: str, text: str, suffix: str
 ) -> None:
     path = write_text(tmp_path / f"a.txt{suffix}", text)
-    story = assert_laws([path], reading(separator=separator))
+    contents = assert_laws([path], reading(separator=separator))
     bare = text.removeprefix("\ufeff")
     expected = plain_split(bare, separator)
-    assert story.text == joined(expected, default_delimiter(separator))
+    assert contents.text == joined(expected, default_delimiter(separator))
     last = (
         -1 if separator in SEPARATORS[3:] else None
     )  # nothing after the last literal: no document
-    assert story.empty_count == (expected[:last].count("") if bare else 1)
-    assert story.documents == sum(map(bool, expected))
+    assert contents.empty_count == (expected[:last].count("") if bare else 1)
+    assert contents.documents == sum(map(bool, expected))
 
 
 @pytest.mark.parametrize("name", ROW_FILES)
@@ -92,9 +92,9 @@ def test_text_gives_the_documents_between_separators(
 @given(rows=ROWS)
 def test_rows_are_documents(tmp_path: Path, name: str, rows: list[str]) -> None:
     path = write_rows(tmp_path / name, rows)
-    story = assert_laws([path], reading())
-    assert story.text == joined(rows, MARK)
-    assert story.empty_count == rows.count("")
+    contents = assert_laws([path], reading())
+    assert contents.text == joined(rows, MARK)
+    assert contents.empty_count == rows.count("")
 
 
 @quick
@@ -104,17 +104,17 @@ def test_files_follow_each_other(tmp_path: Path, texts: list[str], suffix: str) 
         write_text(tmp_path / f"{index}.txt{suffix}", text) for index, text in enumerate(texts)
     ]
     bare = [text.removeprefix("\ufeff") for text in texts]
-    story = assert_laws(paths, reading(separator="file"))
-    assert story.text == joined(bare, MARK)
-    assert story.empty_count == bare.count("")
+    contents = assert_laws(paths, reading(separator="file"))
+    assert contents.text == joined(bare, MARK)
+    assert contents.empty_count == bare.count("")
 
 
 def test_all_formats_in_one_stream(tmp_path: Path) -> None:
     rows = ["one", "two words", "", "three " * 30_000]
     paths = [write_rows(tmp_path / name, rows) for name in ROW_FILES]
     paths.insert(2, write_text(tmp_path / "t.txt", "a whole text"))
-    story = assert_laws(paths, reading(), resumes=40)
-    assert story.text == joined(rows * 2 + ["a whole text"] + rows * 4, MARK)
+    contents = assert_laws(paths, reading(), resumes=40)
+    assert contents.text == joined(rows * 2 + ["a whole text"] + rows * 4, MARK)
 
 
 @pytest.mark.parametrize(
@@ -147,7 +147,7 @@ def test_a_window_may_end_anywhere_in_a_separator(tmp_path: Path) -> None:
         blocks = read_all(
             inputs, reading(separator="== END ==", delimiter=MARK, block_bytes=block_bytes)
         )
-        assert tell(blocks).text == joined([first, "two"], MARK)
+        assert contents_of(blocks).text == joined([first, "two"], MARK)
 
 
 def test_small_files_share_a_block(tmp_path: Path) -> None:
@@ -158,8 +158,8 @@ def test_small_files_share_a_block(tmp_path: Path) -> None:
 
 def test_an_empty_literal_document_is_counted_and_left_out(tmp_path: Path) -> None:
     path = write_text(tmp_path / "a.txt", "<|x|>one<|x|><|x|>two<|x|>")
-    story = assert_laws([path], reading(separator="<|x|>"))
-    assert (story.text, story.empty_count) == (b"one<|x|>two<|x|>", 2)
+    contents = assert_laws([path], reading(separator="<|x|>"))
+    assert (contents.text, contents.empty_count) == (b"one<|x|>two<|x|>", 2)
 
 
 def test_a_byte_order_mark_is_dropped_at_the_start_only(tmp_path: Path) -> None:
@@ -188,13 +188,13 @@ def test_the_tail_of_a_text_is_held_out(
     asked = int(share * path.stat().st_size)
     tail = Cursor(file=0, position=asked)
     plain = reading(separator=separator)
-    story = assert_laws([path], reading(separator=separator, tail=tail))
+    contents = assert_laws([path], reading(separator=separator, tail=tail))
     delimiter = plain.delimiter
-    without = tell(read_all(find_inputs([str(path)]), plain)).text
-    both = (story.text + story.held_out).replace(delimiter, b"")
+    without = contents_of(read_all(find_inputs([str(path)]), plain)).text
+    both = (contents.text + contents.held_out).replace(delimiter, b"")
     if separator in ("file", "<|endoftext|>"):
         assert both == without.replace(delimiter, b"")
-    assert len(story.text.replace(delimiter, b"")) <= asked + 65_536 + 4
+    assert len(contents.text.replace(delimiter, b"")) <= asked + 65_536 + 4
 
 
 @pytest.mark.parametrize("name", ["rows.jsonl", "rows.jsonl.gz", "rows.parquet", "rows.arrow"])
@@ -206,15 +206,15 @@ def test_the_tail_of_rows_is_held_out(tmp_path: Path, name: str) -> None:
         tail = Cursor(file=0, position=sum(map(len, lines[:6])) - 3)
     else:
         tail = Cursor(file=0, position=6)
-    story = assert_laws([path], reading(tail=tail))
-    assert (story.text, story.held_out) == (joined(rows[:6], MARK), joined(rows[6:], MARK))
+    contents = assert_laws([path], reading(tail=tail))
+    assert (contents.text, contents.held_out) == (joined(rows[:6], MARK), joined(rows[6:], MARK))
 
 
 def test_one_long_text_is_ended_at_a_newline_for_the_tail(tmp_path: Path) -> None:
     path = write_text(tmp_path / "a.txt", "a line of text\n" * 1000)
-    story = assert_laws([path], reading(tail=Cursor(file=0, position=10_004)))
-    assert story.text == b"a line of text\n" * 667 + MARK
-    assert story.held_out == b"a line of text\n" * 333 + MARK
+    contents = assert_laws([path], reading(tail=Cursor(file=0, position=10_004)))
+    assert contents.text == b"a line of text\n" * 667 + MARK
+    assert contents.held_out == b"a line of text\n" * 333 + MARK
 
 
 def test_the_tail_never_begins_inside_a_character(tmp_path: Path) -> None:
@@ -225,13 +225,13 @@ def test_the_tail_never_begins_inside_a_character(tmp_path: Path) -> None:
             settings = reading(
                 separator=separator, delimiter=MARK, tail=Cursor(file=0, position=position)
             )
-            story = assert_laws([path], settings)
+            contents = assert_laws([path], settings)
             if separator in (
                 "file",
                 "<|endoftext|>",
             ):  # these are not in the text: nothing else is dropped
-                assert len(story.text.replace(MARK, b"")) >= position
-            assert (story.text + story.held_out).replace(MARK, b"").decode().strip() in (
+                assert len(contents.text.replace(MARK, b"")) >= position
+            assert (contents.text + contents.held_out).replace(MARK, b"").decode().strip() in (
                 "a\n中文。",
                 "a中文。",
             )
@@ -239,6 +239,6 @@ def test_the_tail_never_begins_inside_a_character(tmp_path: Path) -> None:
 
 def test_later_files_are_held_out_whole(tmp_path: Path) -> None:
     paths = [write_text(tmp_path / f"{index}.txt", f"text {index}") for index in range(4)]
-    story = assert_laws(paths, reading(tail=Cursor(file=2, position=0)))
-    assert story.text == joined(["text 0", "text 1"], MARK)
-    assert story.held_out == joined(["text 2", "text 3"], MARK)
+    contents = assert_laws(paths, reading(tail=Cursor(file=2, position=0)))
+    assert contents.text == joined(["text 0", "text 1"], MARK)
+    assert contents.held_out == joined(["text 2", "text 3"], MARK)

@@ -10,7 +10,7 @@ from pathlib import Path
 from lowtide.errors import UsageError
 from lowtide.events import Listener, Note, ignore
 from lowtide.source.examples.marks import MARK, assign_marks
-from lowtide.source.examples.sheet import Sheet
+from lowtide.source.examples.piece_builder import PieceBuilder
 from lowtide.source.examples.templates import load_template
 from lowtide.source.examples.token_names import NOTHING_KNOWN, read_token_names
 from lowtide.source.examples.turns import BadExampleError, Turn
@@ -111,13 +111,13 @@ def _render(
             remedy="leave out `--chat` for a model of plain text; for a model that chats, tokenize with "
             "`--examples chat` and train on that: the run keeps the template",
         ) from error
-    sheet = Sheet(delimiter=b"", learn="all")
+    builder = PieceBuilder(delimiter=b"", learn="all")
     with closing(template):
         try:
-            template.render(turns, "all", sheet)
+            template.render(turns, "all", builder)
         except BadExampleError as error:
             raise UsageError(
                 f"the chat template refuses this conversation: {error}",
                 remedy="leave out `--system`, or pass another `--prompt`",
             ) from error
-    return b"".join(sheet.parts).decode()
+    return b"".join(builder.parts).decode()

@@ -22,9 +22,8 @@ from lowtide.pipeline.prepare import Prepared, describe_held_out, prepare
 from lowtide.pipeline.settings import TokenizeSettings
 from lowtide.source.arrow_memory import plain_allocation
 from lowtide.source.blocks import Block, ReadSettings
-from lowtide.source.find_inputs import InputFile, InputKind
+from lowtide.source.find_inputs import InputFile, InputKind, Skipped, describe_skipped
 from lowtide.source.sample import SampledText, count_documents, sample_inputs
-from lowtide.source.skipped import Skipped, describe_skipped
 from lowtide.storage.paths import as_path
 from lowtide.tokenizer.encode import Encoder
 from lowtide.units import KIB, format_bytes, format_count, format_seconds

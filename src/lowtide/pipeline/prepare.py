@@ -29,11 +29,10 @@ from lowtide.pipeline.spend import Allowances, foreign_bytes, spend
 from lowtide.pipeline.stage import Plan
 from lowtide.shards.layout import ShardLayout
 from lowtide.source.examples.render_protocol import RenderLimits
-from lowtide.source.extent import find_tail
 from lowtide.source.find_inputs import InputFile, InputKind, survey_inputs
 from lowtide.source.safe_cuts import CutRule
 from lowtide.source.separators import default_delimiter, refuse_misspelt
-from lowtide.source.stream import Cursor, ReadSettings
+from lowtide.source.stream import Cursor, ReadSettings, find_tail
 from lowtide.tokenizer.encode import EncodeSettings
 from lowtide.tokenizer.hugging_face import overlap
 from lowtide.tokenizer.vocabulary import (

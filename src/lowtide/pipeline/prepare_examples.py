@@ -108,7 +108,7 @@ def record_template(settings: TokenizeSettings, template: Template) -> TokenizeS
 
 def template_to_keep(text: str, tokens: str | None, tokenizer: Vocabulary | TokenizerRecord) -> str:
     """The recorded template (`record_template`) as a model that is trained on its examples keeps it."""
-    from lowtide.source.examples.keep_template import keep_template
+    from lowtide.source.examples.templates import keep_template
 
     given: dict[str, str] = msgspec.json.decode(tokens or "{}", type=dict[str, str])
     return keep_template(text, tokens=given, end_of_text=_end_of_text(tokenizer))

@@ -44,9 +44,8 @@ from lowtide.pipeline.keep_journal import keep_journal
 from lowtide.pipeline.watch_run import ShouldStop, Watch
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.source.arrow_memory import plain_allocation
-from lowtide.source.find_inputs import InputFile
+from lowtide.source.find_inputs import InputFile, Skipped, describe_skipped
 from lowtide.source.read_text import describe_skip
-from lowtide.source.skipped import Skipped, describe_skipped
 from lowtide.source.stream import ReadSettings
 from lowtide.units import MIB
 

@@ -15,8 +15,8 @@ from lowtide.pipeline.folder import TOKENIZER, check_folder
 from lowtide.pipeline.train_prepare import TrainPrepared, prepare_training
 from lowtide.pipeline.train_settings import TrainSettings
 from lowtide.source.arrow_memory import plain_allocation
+from lowtide.source.find_inputs import Skipped, describe_skipped
 from lowtide.source.sample import SampledText, sample_inputs
-from lowtide.source.skipped import Skipped, describe_skipped
 from lowtide.storage.paths import as_path
 from lowtide.tokenizer.count_words import ENTRY_BYTES, WordCounter
 from lowtide.units import KIB, MIB, format_bytes, format_count, format_seconds

@@ -41,8 +41,7 @@ from lowtide.pipeline.train_prepare import TrainPrepared, prepare_training
 from lowtide.pipeline.train_settings import TrainSettings
 from lowtide.pipeline.watch_run import ShouldStop, never_stop
 from lowtide.shards.layout import WORK_FOLDER
-from lowtide.source.find_inputs import input_names
-from lowtide.source.skipped import Skipped
+from lowtide.source.find_inputs import Skipped, input_names
 from lowtide.storage.paths import as_path
 
 CHECKPOINT_SECONDS = 30.0

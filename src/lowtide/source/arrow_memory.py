@@ -1,4 +1,4 @@
-"""What Arrow holds while it reads, and that it gives it back."""
+"""How much memory Arrow holds, and how it is made to return it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def arrow_bytes() -> int:
 
 @contextmanager
 def plain_allocation() -> Iterator[None]:
-    """Inside, Arrow allocates through malloc, where freed pages go back at once; its own pools keep them."""
+    """A context in which Arrow uses malloc, which returns freed pages at once; its own pools keep them."""
     before = pa.default_memory_pool()
     # mimalloc reserves 1 GiB at its first use, which must come before a fence counts, not inside it.
     pa.allocate_buffer(1)

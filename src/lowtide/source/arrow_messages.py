@@ -28,10 +28,10 @@ _SCHEMA, _DICTIONARY, _RECORDS = 1, 2, 3
 _TIMESTAMP, _UNION = 10, 14
 """Types with a string or a list of their own, which every field of the type gets a copy of."""
 _FIELD_BYTES = 1024
-"""A field as Arrow and Python hold it, beside its name."""
+"""Memory of a field in Arrow and Python, without its name."""
 _ENTRY_BYTES = 128
 _COPIES = 2
-"""Of each name and each value of the metadata."""
+"""Arrow holds each name and each value of the metadata so many times."""
 _DEEPEST = 64
 
 
@@ -40,8 +40,10 @@ class Message:
     """One message of the file: where it lies, and what its metadata says."""
 
     kind: int
+    data: memoryview
+    """The file."""
     start: int
-    """Of its length prefix."""
+    """Where its length prefix begins."""
     body_start: int
     end: int
     header: Table
@@ -62,6 +64,34 @@ class Message:
     def row_count(self) -> int:
         """Rows of a record batch."""
         return self.header.number(0, "q")
+
+    @property
+    def batch(self) -> Table:
+        """The columns of a record batch, or of a dictionary."""
+        batch = self.header.table(1) if self.is_dictionary else self.header
+        if batch is None:
+            raise pa.ArrowInvalid("a dictionary without values")
+        return batch
+
+    def unpacked_bytes(self, offset: int, length: int) -> int:
+        """The size of a buffer once it is unpacked; in a packed batch 0 for one that is stored as it is."""
+        if self.batch.table(3) is None:
+            return length
+        if not length:
+            return 0
+        place = self.body_start + offset
+        if place + length > self.end:
+            raise pa.ArrowInvalid("a buffer lies outside its message")
+        return max(0, _read(self.data, place, "q"))  # -1 means stored as it is
+
+    def check_lengths(self) -> None:
+        """Refuse negative lengths: sums of rows would go backwards, and Arrow would believe them."""
+        lengths = [self.batch.number(0, "q")]
+        lengths += [length for length, _nulls in self.batch.structs(1, "qq")]
+        for buffer in self.batch.structs(2, "qq"):
+            lengths += buffer
+        if min(lengths) < 0:
+            raise pa.ArrowInvalid(f"the message at byte {self.start} has a negative length")
 
 
 class Table:
@@ -93,7 +123,7 @@ class Table:
             yield Table(self._data, entry + _read(self._data, entry, "I"))
 
     def length(self, field: int) -> int:
-        """Of a list or a string; 0 where it is not stored."""
+        """The length of a list or a string; 0 where it is not stored."""
         place = self._target(field)
         return _read(self._data, place, "I") if place else 0
 
@@ -125,7 +155,7 @@ def read_messages(data: memoryview) -> Iterator[Message]:
 
 
 def schema_bytes(schema: Message, most_bytes: int) -> int:
-    """What the schema takes once it is unpacked; the count ends soon after `most_bytes`."""
+    """Memory that the schema takes once it is unpacked; the count ends soon after `most_bytes`."""
     total = 0
     for size_bytes in _schema_parts(schema.header, 0):
         total += size_bytes
@@ -135,22 +165,21 @@ def schema_bytes(schema: Message, most_bytes: int) -> int:
 
 
 def allocated_bytes(
-    data: memoryview, message: Message, schema: pa.Schema, fields: Iterable[int], *, is_native: bool
+    message: Message, schema: pa.Schema, fields: Iterable[int], *, is_native: bool
 ) -> int:
-    """What Arrow allocates for a dictionary, or for these fields of a record batch.
+    """Memory that Arrow allocates for a dictionary, or for these fields of a record batch.
 
     Nothing for buffers that are stored as they are: those stay in the mapped file.
     """
-    batch = _batch_of(message)
-    is_packed = batch.table(3) is not None
-    if is_native and not is_packed:
+    batch = message.batch
+    if is_native and batch.table(3) is None:
         return 0
     chosen = _choose_buffers(batch, schema, set(fields)) if message.is_records else None
-    total = 0
-    for number, (offset, length) in enumerate(batch.structs(2, "qq")):
-        if chosen is None or number in chosen:
-            total += _unpacked_bytes(data, message, offset, length) if is_packed else length
-    return total
+    return sum(
+        message.unpacked_bytes(offset, length)
+        for number, (offset, length) in enumerate(batch.structs(2, "qq"))
+        if chosen is None or number in chosen
+    )
 
 
 def is_native(schema: Message) -> bool:
@@ -169,13 +198,10 @@ def dictionary_ids(schema: Message, fields: Iterable[int]) -> set[int]:
     return {number for field in fields for number in _ids_in(columns[field], 0)}
 
 
-def own_shape_bytes(data: memoryview, dictionary: Message) -> int:
-    """What copies of a text dictionary's null flags, for a time two bytes each, and of its offsets take."""
-    batch = _batch_of(dictionary)
-    lengths = [
-        _unpacked_bytes(data, dictionary, offset, length) if batch.table(3) else length
-        for offset, length in itertools.islice(batch.structs(2, "qq"), 2)
-    ]
+def own_shape_bytes(dictionary: Message) -> int:
+    """Memory for copies of a text dictionary's offsets and of its null flags, briefly two bytes each."""
+    first_buffers = itertools.islice(dictionary.batch.structs(2, "qq"), 2)
+    lengths = [dictionary.unpacked_bytes(offset, length) for offset, length in first_buffers]
     return 2 * 8 * sum(lengths[:1]) + sum(lengths[1:])
 
 
@@ -206,11 +232,11 @@ class MessageStream:
         return found
 
     def readable(self) -> bool:
-        """As a file says it."""
+        """True, as for any file open for reading."""
         return True
 
     def close(self) -> None:
-        """Nothing is open here."""
+        """Does nothing: no file is open here."""
 
 
 def _read(data: memoryview, place: int, kind: str) -> int:
@@ -278,30 +304,16 @@ def read_message(data: memoryview, place: int = 0) -> Message | None:
     if header is None or body_bytes < 0 or end > len(data):
         raise pa.ArrowInvalid(f"the message at byte {start} does not end inside the file")
     found = Message(
-        kind=message.number(1, "B"), start=start, body_start=place + size, end=end, header=header
+        kind=message.number(1, "B"),
+        data=data,
+        start=start,
+        body_start=place + size,
+        end=end,
+        header=header,
     )
     if found.is_records or found.is_dictionary:
-        _check_lengths(found)
+        found.check_lengths()
     return found
-
-
-def _check_lengths(message: Message) -> None:
-    """Refuse negative lengths: sums of rows would go backwards, and Arrow would believe them."""
-    batch = _batch_of(message)
-    lengths = [batch.number(0, "q")]
-    lengths += [length for length, _nulls in batch.structs(1, "qq")]
-    for buffer in batch.structs(2, "qq"):
-        lengths += buffer
-    if min(lengths) < 0:
-        raise pa.ArrowInvalid(f"the message at byte {message.start} has a negative length")
-
-
-def _batch_of(message: Message) -> Table:
-    """The columns of a record batch, or of a dictionary."""
-    batch = message.header.table(1) if message.is_dictionary else message.header
-    if batch is None:
-        raise pa.ArrowInvalid("a dictionary without values")
-    return batch
 
 
 def _ids_in(field: Table, depth: int) -> Iterator[int]:
@@ -372,13 +384,3 @@ def _has_offsets_and_data(kind: pa.DataType) -> bool:
     types = pa.types
     checks = (types.is_string, types.is_large_string, types.is_binary, types.is_large_binary)
     return any(check(kind) for check in checks)
-
-
-def _unpacked_bytes(data: memoryview, message: Message, offset: int, length: int) -> int:
-    """The length in front of a compressed buffer, which Arrow allocates; -1 means stored as it is."""
-    if not length:
-        return 0
-    place = message.body_start + offset
-    if place + length > message.end:
-        raise pa.ArrowInvalid("a buffer lies outside its message")
-    return max(0, _read(data, place, "q"))

@@ -1,4 +1,4 @@
-"""What flows through the room: blocks of text, and the cursor that says where each one ends."""
+"""What readers give out: blocks of text, each with the cursor at which it ends."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ FIRST_PIECE_BYTES = 64 * KIB
 beginning (its split) can be decided from the block it begins in, at any block size."""
 
 SLOW_SECONDS = 0.5
-"""A slow template makes blocks that are not full: between two of them the run hears that it is to stop."""
+"""A slow template makes blocks that are not full, because a stop is noticed only between blocks."""
 LISTED_BAD_ROWS = 100
-"""So many bad rows are listed by a block; all are counted."""
+"""The most bad rows that a block lists; all are counted."""
 
 BadText = Literal["fail", "replace", "skip"]
 Spans: TypeAlias = npt.NDArray[np.int64]
-"""Stretches of bytes, a row each: where it begins, where it ends. In order, and none touches another."""
+"""Stretches of bytes, one per row: where it begins, where it ends. In order, and no two touch."""
 NO_SPANS: Spans = np.empty((0, 2), dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cursor:
-    """Where reading goes on. Three numbers, whatever the format."""
+    """Where reading resumes. Three numbers, whatever the format."""
 
     file: int
     """Index into the inputs."""
@@ -58,9 +58,9 @@ class Stretch:
 
     start: Cursor
     text_bytes: int
-    """With the delimiters."""
+    """Length of the text with its delimiters."""
     digest: str
-    """xxh3_128."""
+    """xxh3_128 of the text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class PartlyRead:
     """All that was read of a file before a cursor inside it."""
 
     changed_ns: int
-    """When the file had last been changed in any way, as it was found."""
+    """Time of the file's last change of any sort, when it was found."""
     stretches: tuple[Stretch, ...]
     """One for each process that read some of it, in order."""
 
@@ -86,7 +86,7 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """UTF-8 text, each document followed by the delimiter; the last document may go on in the next block.
+    """UTF-8 text, each document followed by the delimiter; the last document may continue in the next block.
 
     `text` may be empty: then the block only brings counts."""
 
@@ -104,16 +104,16 @@ class Block:
     held_out: bool
     """Whether the tail split keeps this block for validation."""
     bad: tuple[BadRow, ...]
-    """The first of `bad_count`."""
+    """The first bad rows, of `bad_count` in all."""
     bad_count: int
     empty_count: int
     learnt: Spans = field(default_factory=lambda: NO_SPANS)
-    """Which bytes of `text` are learnt. Only examples have any: of other text all is."""
+    """The bytes of `text` in the loss mask. Empty but for examples: of other text, all bytes are trained on."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadSettings:
-    """How to read. `block_bytes` and `document_limit_bytes` change memory, never the stream."""
+    """How inputs are read. `block_bytes` and `document_limit_bytes` change memory, never the stream."""
 
     column: str = "text"
     separator: str = "file"
@@ -126,14 +126,14 @@ class ReadSettings:
     """The most that one piece which cannot be cut (a line, a value, a page) may occupy."""
     cut_rule: CutRule
     tail: Cursor | None = None
-    """Documents from here on are held out."""
+    """Documents from here on are kept for validation."""
     examples: ExampleReading | None = None
     """Rows are examples, and go through a template; None: rows are text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
-    """What a reader yields: part of a block, never split again."""
+    """Text that a reader yields: part of a block, never split again."""
 
     text: bytes = b""
     document_count: int = 0
@@ -144,4 +144,4 @@ class Piece:
     bad_count: int = 0
     empty_count: int = 0
     learnt: Spans = field(default_factory=lambda: NO_SPANS)
-    """As of a block, counted from the start of this piece."""
+    """The bytes in the loss mask, as in a block, counted from the start of this piece."""

@@ -1,4 +1,4 @@
-"""From what was asked for to the list of files to read, in an order that never changes.
+"""From arguments to the list of files to read, in an order that never changes.
 
 Arguments keep their order; what a folder or a glob brings is sorted by path. A file's name says its kind:
 
@@ -7,7 +7,7 @@ Arguments keep their order; what a folder or a glob brings is sorted by path. A 
     .arrow .feather              Arrow, stream or file
     everything else, and `-`     text                             may end in .gz or .zst
 
-A format that is stated takes the place of the name. What is not text by its first bytes is refused
+A format that the user states overrides the name. What is not text by its first bytes is refused
 (`recognise`).
 
 A file that is named, or matched by a glob, is always taken or refused. A folder is searched through all its
@@ -15,7 +15,7 @@ subfolders (links to folders are not followed) and gives its data files: rows in
 `.txt`, `.text`. Only if it holds no rows does it also give its other plain text: any file without a NUL byte
 in its first 8 KiB that would not be refused if it were named. So a folder of source code is read whole, and
 the README beside a data set is not. With a stated format it gives the files that are named so, and all
-others that begin like it. Hidden files, lock files, half-written ones and folders that lowtide wrote are
+others that begin like one. Hidden files, lock files, half-written ones and folders that lowtide wrote are
 left out. Whatever is left out is counted, and some of it named.
 """
 
@@ -38,7 +38,7 @@ from lowtide.source.recognise import (
     recognise,
     refuse_foreign,
 )
-from lowtide.source.skipped import Skipped, SkippedFiles, describe_skipped
+from lowtide.units import printable
 
 STDIN = Path("-")
 Compression = Literal["", "gz", "zst"]
@@ -50,6 +50,8 @@ _TEXT_SUFFIXES = frozenset({".txt", ".text"})
 _COMPRESSIONS: dict[str, Compression] = {".gz": "gz", ".zst": "zst", ".zstd": "zst"}
 _HIDDEN = "hidden"
 _NO_FILES = "no files (broken links, pipes)"
+_NAMED_SKIPPED = 3
+"""The most skipped files that are named for each reason."""
 
 
 class InputKind(StrEnum):
@@ -80,7 +82,7 @@ class InputFile:
     kind: InputKind
     compression: Compression = ""
     size_bytes: int
-    """As stored; 0 for standard input. Bytes that are appended later are not read."""
+    """Stored size; 0 for standard input. Bytes that are appended later are not read."""
     stated: bool = False
     """Whether the user named the format; otherwise the file's name says it."""
     changed_ns: int = 0
@@ -93,15 +95,25 @@ class InputFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """Files that are not read for one reason."""
+
+    reason: str
+    count: int
+    first: tuple[str, ...]
+    """Paths of the first ones; for a hidden folder, the folder."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class FoundInputs:
-    """What is read, and what is not."""
+    """The files that are read, and those that are not."""
 
     files: list[InputFile]
     skipped: tuple[Skipped, ...] = ()
 
 
 def input_names(inputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
-    """A single path, or several, as a list: a text alone is a path, and not its letters."""
+    """A single path, or several, as a list: a lone string is a path, not a list of letters."""
     if isinstance(inputs, str | os.PathLike):
         return [os.fspath(inputs)]
     return [os.fspath(item) for item in inputs]
@@ -113,7 +125,7 @@ def find_inputs(
     leave_out: Path | None = None,
     input_format: InputFormat | None = None,
 ) -> list[InputFile]:
-    """The files of `survey_inputs`."""
+    """The files that `survey_inputs` finds, without those it skips."""
     return survey_inputs(arguments, leave_out=leave_out, input_format=input_format).files
 
 
@@ -125,8 +137,8 @@ def survey_inputs(
 ) -> FoundInputs:
     """The files behind paths, folders and globs, but for those in the folder `leave_out`.
 
-    Missing or unreadable: `UsageError`. No text by its first bytes: `DataError`. A file that several names lead
-    to is read once.
+    A missing or unreadable file is a `UsageError`; one that is not text by its first bytes, a `DataError`.
+    A file that several names lead to is read once.
     """
     if not arguments:
         raise UsageError("no input was named", remedy="name a file, a folder, a glob, or `-`")
@@ -148,15 +160,54 @@ def survey_inputs(
             found.append(_describe(path, search.stated))
     if not found:
         raise UsageError("all inputs lie in the output folder", remedy="pass another `--out`")
-    return FoundInputs(files=found, skipped=search.skipped.told())
+    return FoundInputs(files=found, skipped=search.skipped.by_reason())
+
+
+class _SkippedFiles:
+    """Files that are left out: counted by reason, and some of them named."""
+
+    def __init__(self) -> None:
+        self._counts: dict[str, int] = {}
+        self._first: dict[str, list[str]] = {}
+
+    def add(self, path: Path, reason: str, *, count: int = 1) -> None:
+        """Count a file, or a folder of `count` files."""
+        if not count:
+            return
+        self._counts[reason] = self._counts.get(reason, 0) + count
+        names = self._first.setdefault(reason, [])
+        names.append(printable(str(path)))  # a name may not be UTF-8
+        names.sort()
+        del names[_NAMED_SKIPPED:]
+
+    def by_reason(self) -> tuple[Skipped, ...]:
+        """The most frequent reason first."""
+        order = sorted(self._counts, key=lambda reason: (-self._counts[reason], reason))
+        return tuple(
+            Skipped(reason=reason, count=self._counts[reason], first=tuple(self._first[reason]))
+            for reason in order
+        )
+
+
+def describe_skipped(skipped: Sequence[Skipped]) -> str:
+    """`skipped 3 files: hidden 2 (.git, …), a zip archive 1 (a.zip); …`."""
+    total = sum(item.count for item in skipped)
+    parts = []
+    for item in skipped:
+        more = ", …" if item.count > len(item.first) else ""
+        parts.append(f"{item.reason} {item.count:,} ({', '.join(item.first)}{more})")
+    return (
+        f"skipped {total:,} file{'' if total == 1 else 's'}: {', '.join(parts)}; "
+        "to have one read, name it"
+    )
 
 
 class _Search:
-    """From arguments to paths."""
+    """Finds the paths that arguments stand for, and notes what is skipped."""
 
     def __init__(self, *, stated: InputKind | None, leave_out: Path | None) -> None:
         self.stated = stated
-        self.skipped = SkippedFiles()
+        self.skipped = _SkippedFiles()
         self._leave_out = leave_out
 
     def is_in_output(self, path: Path) -> bool:
@@ -171,7 +222,17 @@ class _Search:
         if path == STDIN:
             return [path]
         if path.is_file():
-            return [self._named(path)]
+            if self._leave_out is not None and path.resolve() == self._leave_out.resolve():
+                raise UsageError(
+                    f"{path} is an input and the output folder",
+                    remedy="pass another folder as `--out`",
+                )
+            if self.is_in_output(path.resolve()):
+                raise UsageError(
+                    f"{path} lies in the output folder {self._leave_out}",
+                    remedy="pass another `--out`, or move the input out of it",
+                )
+            return [path]
         if path.is_dir():
             return self._search_folder(path)
         if path.exists():
@@ -184,18 +245,6 @@ class _Search:
         raise UsageError(
             f"{path} does not exist", remedy="check the path; quote a glob that holds `**`"
         )
-
-    def _named(self, path: Path) -> Path:
-        if self._leave_out is not None and path.resolve() == self._leave_out.resolve():
-            raise UsageError(
-                f"{path} is an input and the output folder", remedy="pass another folder as `--out`"
-            )
-        if self.is_in_output(path.resolve()):
-            raise UsageError(
-                f"{path} lies in the output folder {self._leave_out}",
-                remedy="pass another `--out`, or move the input out of it",
-            )
-        return path
 
     def _match(self, pattern: str) -> list[Path]:
         seen = set(glob.glob(pattern, recursive=True))  # noqa: PTH207 - any root
@@ -222,7 +271,7 @@ class _Search:
         paths = sorted(self._walk(folder), key=_sort_key)
         taken = self._choose(paths)
         if not taken:
-            skipped = self.skipped.told()
+            skipped = self.skipped.by_reason()
             raise UsageError(
                 f"{folder} holds no {self.stated or 'text, JSONL, parquet or arrow'} file"
                 + (f"; {describe_skipped(skipped)}" if skipped else ""),
@@ -231,7 +280,7 @@ class _Search:
         return taken
 
     def _choose(self, paths: list[Path]) -> list[Path]:
-        """What of a folder is read: by name, and else by the first bytes."""
+        """The files of a folder that are read, chosen by name or else by their first bytes."""
         if self.stated is None and any(map(is_row_file, paths)):
             for path in paths:
                 if not _is_named_as_data(path):
@@ -282,7 +331,7 @@ class _Search:
                     yield path
 
     def _is_entered(self, path: Path) -> bool:
-        """Not if hidden, nor a dataset that lowtide wrote or is writing: `tokenize .` must not eat it."""
+        """Whether a folder is searched: not a hidden one, nor an output of lowtide (think of `tokenize .`)."""
         if self.is_in_output(path.resolve()):
             return False
         if path.name.startswith("."):
@@ -298,7 +347,7 @@ class _Search:
 
 
 def _count_files(folder: Path) -> int:
-    """In a folder and all below; a link to a folder counts as one."""
+    """Number of files in a folder and its subfolders; a link to a folder counts as one."""
     if folder.is_symlink():
         return 1
     return sum(len(names) for _, _, names in os.walk(folder))

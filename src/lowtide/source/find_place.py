@@ -1,4 +1,4 @@
-"""Where a text stands in the inputs, for an error that is found in a block: a block does not know its files."""
+"""Find a text in the inputs, for an error found in a block: a block does not know its files."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from dataclasses import replace
 
 from lowtide.errors import ReservedTextError
 from lowtide.source.blocks import Cursor, ReadSettings
-from lowtide.source.byte_stream import ByteWindow, open_stream
+from lowtide.source.byte_stream import open_window
 from lowtide.source.find_inputs import InputFile, InputKind
-from lowtide.source.json_lines import BadLineError, load_object
 from lowtide.source.parts import parts_from
+from lowtide.source.read_jsonl import BadLineError, load_object
 from lowtide.source.stream import read_pieces
 from lowtide.units import MIB
 
@@ -20,7 +20,7 @@ from lowtide.units import MIB
 def naming_places(
     inputs: Sequence[InputFile], settings: ReadSettings, start: Callable[[], Cursor]
 ) -> Iterator[None]:
-    """Inside, an error about reserved text names its file and line or row, searched for from `start` on."""
+    """A context that adds file and line (or row) to an error about reserved text, searched for from `start`."""
     try:
         yield
     except ReservedTextError as error:
@@ -56,7 +56,7 @@ def _place_in(file: InputFile, start: Cursor, settings: ReadSettings, text: byte
 def _row_with(file: InputFile, start: Cursor, settings: ReadSettings, text: bytes) -> str | None:
     single = replace(settings, block_bytes=1)  # a row in each piece
     for part in parts_from(start, file, single):
-        for piece in read_pieces(part, single):
+        for piece in read_pieces(part):
             documents = piece.text.removesuffix(settings.delimiter)
             if text in documents:
                 after = piece.after
@@ -68,8 +68,7 @@ def _lines(file: InputFile, settings: ReadSettings) -> Iterator[tuple[int, int, 
     """Number from 1, byte offset and bytes of each line; a very long one in several pieces."""
     limit_bytes = settings.document_limit_bytes
     number = 1
-    with open_stream(file, position=0, window_limit_bytes=limit_bytes) as stream:
-        window = ByteWindow(stream, position=0, end=None)
+    with open_window(file, limit_bytes=limit_bytes) as window:
         while not window.at_end or window.data:
             window.fill(max(MIB, settings.block_bytes))
             while b"\n" not in window.data and not window.at_end and window.grow(limit_bytes):

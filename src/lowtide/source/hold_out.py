@@ -11,15 +11,15 @@ import xxhash
 
 from lowtide.source.blocks import FIRST_PIECE_BYTES
 
-HASHED_BYTES = FIRST_PIECE_BYTES  # so much of a document is always in its first block
+HASHED_BYTES = FIRST_PIECE_BYTES  # a document's first block always holds that many
 
 
 def held_out_documents(
     text: bytes, *, delimiter: bytes, fraction: float
 ) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    """A flag for each piece of `text` between delimiters; the last is the unfinished one (often empty).
+    """Whether each piece of `text` between delimiters is kept for validation; the last piece is unfinished.
 
-    A piece that only continues a document from the block before gets a flag that means nothing.
+    The flag of a piece that only continues a document from the block before has no meaning.
     """
     if fraction <= 0:
         return np.zeros(text.count(delimiter) + 1, dtype=np.bool_)

@@ -1,4 +1,4 @@
-"""What a Parquet footer takes once it is unpacked, counted before Arrow unpacks it.
+"""The memory that a Parquet footer takes once it is unpacked, counted before Arrow unpacks it.
 
 A footer is Thrift in compact encoding, in which a column chunk of three bytes becomes a kilobyte, and a list
 may claim any length. An ordinary footer grows tenfold. It may also hold an Arrow schema, which Arrow unpacks
@@ -15,21 +15,12 @@ import binascii
 from typing import BinaryIO
 
 from lowtide.errors import DataError
+from lowtide.source import thrift
 from lowtide.source.arrow_messages import read_message, schema_bytes
 from lowtide.source.find_inputs import InputFile
-from lowtide.source.thrift import EndlessNumberError, signed, take_varint
+from lowtide.source.thrift import DamagedParquetError, ThriftReader
 from lowtide.units import MIB
 
-_TRUE, _FALSE, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _LISTS, _STRUCT = (
-    1,
-    2,
-    3,
-    (4, 5, 6),
-    7,
-    8,
-    (9, 10),
-    12,
-)
 _SCHEMA, _ROWS, _ROW_GROUPS, _METADATA = 2, 3, 4, 5
 _COLUMNS = 1
 _ARROW_SCHEMA = b"ARROW:schema"
@@ -43,27 +34,16 @@ _TRAILER_BYTES = 8
 _LONGEST_SCHEMA_BYTES = 64 * MIB
 
 
-class DamagedFooterError(Exception):
-    """The bytes of a footer are not Thrift."""
-
-
 def footer_memory_bytes(data: bytes, most_bytes: int) -> int:
-    """What a footer takes once it is unpacked. An Arrow schema in it is counted to about `most_bytes`."""
+    """Memory that a footer takes once unpacked. An Arrow schema in it is counted to about `most_bytes`."""
     walker = _Walker(data, most_bytes)
     try:
         walker.walk_file()
     except IndexError:
-        raise DamagedFooterError("the footer ends too early") from None
-    except EndlessNumberError as error:
-        raise DamagedFooterError(f"the footer: {error}") from error
+        raise DamagedParquetError("the footer ends too early") from None
+    except DamagedParquetError as error:
+        raise DamagedParquetError(f"the footer: {error}") from error
     return walker.memory_bytes
-
-
-def promised_rows(data: bytes) -> int:
-    """The rows of a file, by a footer or its beginning; IndexError where that is too short to say."""
-    walker = _Walker(data, 0)
-    walker.walk_file(only_rows=True)
-    return walker.row_count
 
 
 def count_rows(file: InputFile) -> int:
@@ -74,12 +54,15 @@ def count_rows(file: InputFile) -> int:
         while True:
             stored.seek(start)
             data = stored.read(min(size_bytes, end - start))
+            walker = _Walker(data, 0)
             try:
-                return promised_rows(data)
+                walker.walk_file(only_rows=True)
             except IndexError:
                 if len(data) == end - start or size_bytes >= _LONGEST_SCHEMA_BYTES:
-                    raise DamagedFooterError("its footer does not say how many rows") from None
-            size_bytes *= 8
+                    raise DamagedParquetError("its footer does not say how many rows") from None
+                size_bytes *= 8
+            else:
+                return walker.row_count
 
 
 def find_footer(stored: BinaryIO, file: InputFile) -> tuple[int, int]:
@@ -100,42 +83,37 @@ def find_footer(stored: BinaryIO, file: InputFile) -> tuple[int, int]:
     return end - footer_bytes, end
 
 
-class _Walker:
-    """Steps through Thrift's compact encoding and adds up what it becomes."""
+class _Walker(ThriftReader):
+    """Steps through a footer and adds up what it becomes."""
 
     def __init__(self, data: bytes, most_bytes: int) -> None:
+        super().__init__(data)
         self.row_count = 0
         self.memory_bytes = 0
-        self._data = data
         self._most_bytes = most_bytes
-        self._place = 0
 
     def walk_file(self, *, only_rows: bool = False) -> None:
-        """To the end of the footer, or only as far as the number of rows."""
-        field = 0
-        while header := self._byte():
-            kind, field = self._field(header, field)
-            if field == _ROWS and kind in _INTEGERS:
-                self.row_count = self._zigzag()
+        """Walk to the end of the footer, or only as far as the number of rows."""
+        for field, kind in self.fields():
+            if field == _ROWS and kind in thrift.INTEGERS:
+                self.row_count = self.zigzag()
                 if only_rows:
                     return
-            elif field == _SCHEMA and kind in _LISTS:
+            elif field == _SCHEMA and kind in thrift.LISTS:
                 for _ in range(self._struct_list(_ELEMENT_BYTES)):
                     self._struct(1)
-            elif field == _ROW_GROUPS and kind in _LISTS:
+            elif field == _ROW_GROUPS and kind in thrift.LISTS:
                 for _ in range(self._struct_list(_STRUCT_BYTES)):
                     self._row_group()
-            elif field == _METADATA and kind in _LISTS:
+            elif field == _METADATA and kind in thrift.LISTS:
                 for _ in range(self._struct_list(_STRUCT_BYTES)):
                     self._key_value()
             else:
                 self._value(kind, 1)
 
     def _row_group(self) -> None:
-        field = 0
-        while header := self._byte():
-            kind, field = self._field(header, field)
-            if field == _COLUMNS and kind in _LISTS:
+        for field, kind in self.fields():
+            if field == _COLUMNS and kind in thrift.LISTS:
                 for _ in range(self._struct_list(_CHUNK_BYTES)):
                     self._struct(2)
             else:
@@ -143,10 +121,8 @@ class _Walker:
 
     def _key_value(self) -> None:
         strings: dict[int, memoryview] = {}
-        field = 0
-        while header := self._byte():
-            kind, field = self._field(header, field)
-            if kind == _BINARY:
+        for field, kind in self.fields():
+            if kind == thrift.BINARY:
                 strings[field] = self._string()
             else:
                 self._value(kind, 2)
@@ -158,91 +134,53 @@ class _Walker:
         try:
             message = read_message(memoryview(binascii.a2b_base64(encoded)))
         except binascii.Error:
-            raise DamagedFooterError("its Arrow schema is not base64") from None
+            raise DamagedParquetError("its Arrow schema is not base64") from None
         if message is not None:
             self.memory_bytes += schema_bytes(message, self._most_bytes)
 
     def _struct(self, depth: int) -> None:
         if depth > _DEEPEST:
-            raise DamagedFooterError("a footer nested too deeply")
-        field = 0
-        while header := self._byte():
-            kind, field = self._field(header, field)
+            raise DamagedParquetError("nested too deeply")
+        for _, kind in self.fields():
             self._value(kind, depth)
 
     def _value(self, kind: int, depth: int) -> None:
-        if kind in _INTEGERS:
-            self._varint()
-        elif kind == _BINARY:
+        if kind in thrift.INTEGERS:
+            self.varint()
+        elif kind == thrift.BINARY:
             self._string()
-        elif kind == _STRUCT:
+        elif kind == thrift.STRUCT:
             self.memory_bytes += _STRUCT_BYTES
             self._struct(depth + 1)
-        elif kind in _LISTS:
+        elif kind in thrift.LISTS:
             self._list(depth + 1)
-        elif kind == _BYTE:
-            self._advance(1)
-        elif kind == _DOUBLE:
-            self._advance(8)
-        elif kind not in (_TRUE, _FALSE):  # maps: a footer holds none
-            raise DamagedFooterError(f"a field of kind {kind} in a footer")
+        elif kind in (thrift.BYTE, thrift.DOUBLE):
+            self.skip(1 if kind == thrift.BYTE else 8)
+        elif kind not in (thrift.TRUE, thrift.FALSE):  # maps: a footer holds none
+            raise DamagedParquetError(f"a field of kind {kind}")
 
     def _list(self, depth: int) -> None:
         if depth > _DEEPEST:
-            raise DamagedFooterError("a footer nested too deeply")
-        kind, count = self._list_header()
-        self.memory_bytes += count * (_STRUCT_BYTES if kind == _STRUCT else _ITEM_BYTES)
+            raise DamagedParquetError("nested too deeply")
+        kind, count = self.list_header()
+        self.memory_bytes += count * (_STRUCT_BYTES if kind == thrift.STRUCT else _ITEM_BYTES)
         for _ in range(count):
-            if kind == _STRUCT:
+            if kind == thrift.STRUCT:
                 self._struct(depth)
-            elif kind in (_TRUE, _FALSE):  # in a list each takes a byte
-                self._advance(1)
+            elif kind in (thrift.TRUE, thrift.FALSE):  # in a list each takes a byte
+                self.skip(1)
             else:
                 self._value(kind, depth)
 
     def _struct_list(self, item_bytes: int) -> int:
-        """How many structs a list holds, once they are added."""
-        kind, count = self._list_header()
-        if kind != _STRUCT:
-            raise DamagedFooterError(f"a list of kind {kind} where structs belong")
+        """Add the structs of a list to the sum; returns their number."""
+        kind, count = self.list_header()
+        if kind != thrift.STRUCT:
+            raise DamagedParquetError(f"a list of kind {kind} where structs belong")
         self.memory_bytes += count * item_bytes
         return count
 
-    def _list_header(self) -> tuple[int, int]:
-        header = self._byte()
-        count = header >> 4
-        if count == 15:
-            count = self._varint()
-        if count > len(self._data) - self._place:  # an item takes a byte at least
-            raise DamagedFooterError("a list that is longer than the footer")
-        return header & 0x0F, count
-
-    def _field(self, header: int, before: int) -> tuple[int, int]:
-        step = header >> 4
-        return header & 0x0F, before + step if step else self._zigzag()
-
     def _string(self) -> memoryview:
-        length = self._varint()
-        start = self._place
-        self._advance(length)
-        self.memory_bytes += _STRING_COPIES * length
-        return memoryview(self._data)[
-            start : start + length
-        ]  # not a copy: it may be all of the footer
-
-    def _advance(self, count: int) -> None:
-        self._place += count
-        if self._place > len(self._data):
-            raise IndexError
-
-    def _byte(self) -> int:
-        value = self._data[self._place]
-        self._place += 1
-        return value
-
-    def _varint(self) -> int:
-        value, self._place = take_varint(self._data, self._place)
-        return value
-
-    def _zigzag(self) -> int:
-        return signed(self._varint())
+        found = self.binary()
+        self.memory_bytes += _STRING_COPIES * len(found)
+        return found

@@ -19,8 +19,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from lowtide.source.delta_lengths import DamagedLengthsError, value_lengths
-from lowtide.source.thrift import EndlessNumberError, signed, take_varint
+from lowtide.source import thrift
+from lowtide.source.thrift import DamagedParquetError, ThriftReader
 from lowtide.units import MIB
 
 _FIRST_READ_BYTES = 512
@@ -28,15 +28,14 @@ _HEADER_LIMIT_BYTES = MIB
 _DICTIONARY_PAGE = 2
 _PLAIN_DATA, _DICTIONARY, _DATA_V2 = 5, 7, 8
 _DELTA_LENGTHS, _DELTA_BYTES = 6, 7
-"""Encodings: lengths first and then the values, or only where each differs from the one before."""
+"""Encodings that store lengths first, then the values, or only where each differs from the one before."""
 _CODECS = {"LZ4": "lz4_raw"}
-"""Codecs that Arrow names otherwise where it unpacks bytes."""
+"""Codecs that `pa.decompress` knows by another name."""
 
-_BOOLEANS, _BYTE, _INTEGERS, _DOUBLE, _BINARY, _STRUCT = (1, 2), 3, (4, 5, 6), 7, 8, 12
-
-
-class DamagedPageError(Exception):
-    """The bytes where a page header should be are none."""
+_UNPACKED_VALUES = 4096
+"""Packed numbers are unpacked so many at a time; a multiple of 8, for each part to begin with a whole byte."""
+_WIDEST_BITS = 64
+_LONGEST_BYTES = 2**31 - 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,7 +51,7 @@ class Page:
     stored_bytes: int
     encoding: int
     levels_bytes: int | None
-    """Of the levels in front of the values, which are not compressed; None: their lengths stand before them."""
+    """Length of the levels in front of the values, which are not compressed; None: it stands before them."""
     is_compressed: bool
 
     @property
@@ -73,11 +72,11 @@ def walk_pages(file: BinaryIO, start: int, end: int) -> Iterator[Page]:
         stored_bytes, size_bytes = fields.get((3,), -1), fields.get((2,), -1)
         kinds = [kind for kind in (_PLAIN_DATA, _DICTIONARY, _DATA_V2) if (kind, 1) in fields]
         if stored_bytes < 0 or size_bytes < 0 or not kinds or fields[kinds[0], 1] < 0:
-            raise DamagedPageError(f"no page at byte {start}")
+            raise DamagedParquetError(f"no page at byte {start}")
         is_v2 = kinds[0] == _DATA_V2
         levels_bytes = fields.get((_DATA_V2, 5), 0) + fields.get((_DATA_V2, 6), 0)
         if not 0 <= levels_bytes <= min(size_bytes, stored_bytes):
-            raise DamagedPageError(f"the page at byte {start} is smaller than its levels")
+            raise DamagedParquetError(f"the page at byte {start} is smaller than its levels")
         yield Page(
             size_bytes=size_bytes,
             value_count=fields[kinds[0], 1],
@@ -100,7 +99,7 @@ def longest_entry_bytes(file: BinaryIO, page: Page, compression: str) -> int:
     try:
         data = _unpacked(file, page, compression)
     except (OSError, ValueError, pa.ArrowException):
-        return page.size_bytes  # a codec that is not at hand here: assume the worst
+        return page.size_bytes  # a codec that is not available here: assume the worst
     longest = position = 0
     for _ in range(page.value_count):
         length = int.from_bytes(data[position : position + 4], "little")
@@ -124,9 +123,9 @@ def expanded_lengths(
         for _ in range(level_kinds if page.levels_bytes is None else 0):
             start += 4 + int.from_bytes(data[start : start + 4], "little")
         return value_lengths(data[start:], page.value_count)
-    except (DamagedLengthsError, OSError, ValueError, pa.ArrowException) as error:
+    except (DamagedParquetError, OSError, ValueError, pa.ArrowException) as error:
         problem = f"the page at byte {page.data_start}: {error}"
-        raise DamagedPageError(problem) from error
+        raise DamagedParquetError(problem) from error
 
 
 def _unpacked(file: BinaryIO, page: Page, compression: str) -> memoryview:
@@ -147,68 +146,114 @@ def _read_header(file: BinaryIO, start: int) -> tuple[dict[tuple[int, ...], int]
     while True:
         file.seek(start)
         data = file.read(size)
-        reader = _Reader(data)
+        reader = ThriftReader(data)
         try:
-            fields = reader.read_struct(())
+            return _integers(reader, ()), reader.place
         except IndexError:
             if len(data) < size or size >= _HEADER_LIMIT_BYTES:
-                raise DamagedPageError(f"no page header at byte {start}") from None
+                raise DamagedParquetError(f"no page header at byte {start}") from None
             size *= 8  # statistics may hold long values
-            continue
-        except EndlessNumberError as error:
-            raise DamagedPageError(f"the page header at byte {start}: {error}") from error
-        return fields, reader.position
+        except DamagedParquetError as error:
+            raise DamagedParquetError(f"the page header at byte {start}: {error}") from error
 
 
-class _Reader:
-    """Reads Thrift's compact encoding as far as page headers need it."""
-
-    def __init__(self, data: bytes) -> None:
-        self.data = data
-        self.position = 0
-
-    def read_struct(self, path: tuple[int, ...]) -> dict[tuple[int, ...], int]:
-        """Integer fields by path; everything else is stepped over."""
-        if len(path) > 4:
-            raise DamagedPageError("a page header nested too deeply")
-        found: dict[tuple[int, ...], int] = {}
-        field = 0
-        while header := self._byte():
-            kind, step = header & 0x0F, header >> 4
-            field = field + step if step else self._zigzag()
-            if kind in _INTEGERS:
-                found[*path, field] = self._zigzag()
-            elif kind in _BOOLEANS:
-                found[*path, field] = int(kind == _BOOLEANS[0])
-            elif kind == _STRUCT:
-                found |= self.read_struct((*path, field))
-            else:
-                self._step_over(kind)
-        return found
-
-    def _step_over(self, kind: int) -> None:
-        if kind == _BYTE:
-            self._advance(1)
-        elif kind == _DOUBLE:
-            self._advance(8)
-        elif kind == _BINARY:
-            self._advance(self._varint())
+def _integers(reader: ThriftReader, path: tuple[int, ...]) -> dict[tuple[int, ...], int]:
+    """The integer and Boolean fields of a struct by path; everything else is stepped over."""
+    if len(path) > 4:
+        raise DamagedParquetError("nested too deeply")
+    found: dict[tuple[int, ...], int] = {}
+    for field, kind in reader.fields():
+        if kind in thrift.INTEGERS:
+            found[*path, field] = reader.zigzag()
+        elif kind in (thrift.TRUE, thrift.FALSE):
+            found[*path, field] = int(kind == thrift.TRUE)
+        elif kind == thrift.STRUCT:
+            found |= _integers(reader, (*path, field))
+        elif kind == thrift.BINARY:
+            reader.binary()
+        elif kind in (thrift.BYTE, thrift.DOUBLE):
+            reader.skip(1 if kind == thrift.BYTE else 8)
         else:  # lists and maps: page headers hold none
-            raise DamagedPageError(f"a field of kind {kind} in a page header")
+            raise DamagedParquetError(f"a field of kind {kind}")
+    return found
 
-    def _advance(self, count: int) -> None:
-        self.position += count
-        if self.position > len(self.data):
-            raise IndexError
 
-    def _byte(self) -> int:
-        value = self.data[self.position]
-        self.position += 1
-        return value
+def value_lengths(data: memoryview, most_count: int) -> npt.NDArray[np.int64]:
+    """Bytes of each value of a DELTA_BYTE_ARRAY page once it is expanded, from its lengths alone.
 
-    def _varint(self) -> int:
-        value, self.position = take_varint(self.data, self.position)
-        return value
+    Each value is stored as the number of bytes it shares with the one before it and as the rest, so a page of
+    two kilobytes may stand for gigabytes. Both numbers lie at the front of the page, packed as differences:
 
-    def _zigzag(self) -> int:
-        return signed(self._varint())
+        lengths of the shared bytes │ lengths of the rests │ the rests, one behind the other
+
+    A page of more than `most_count` values is damaged.
+    """
+    shared, end = read_packed(data, most_count)
+    rests, _ = read_packed(data[end:], most_count)
+    if len(shared) != len(rests):
+        raise DamagedParquetError("a page with lengths that do not belong together")
+    for lengths in (shared, rests):
+        if len(lengths) and not 0 <= int(lengths.min()) <= int(lengths.max()) <= _LONGEST_BYTES:
+            raise DamagedParquetError("a value of an impossible length")
+    return shared + rests
+
+
+def read_packed(data: memoryview, most_count: int) -> tuple[npt.NDArray[np.int64], int]:
+    """Numbers in DELTA_BINARY_PACKED encoding, and where they end.
+
+    Block size, miniblocks a block, count, first value, then blocks: least difference, a bit width for each
+    miniblock, the miniblocks.
+    """
+    reader = ThriftReader(data)
+    try:
+        return _read_packed(reader, data, most_count), reader.place
+    except IndexError:
+        raise DamagedParquetError("packed numbers that break off") from None
+
+
+def _read_packed(reader: ThriftReader, data: memoryview, most_count: int) -> npt.NDArray[np.int64]:
+    block_values, miniblocks, count = reader.varint(), reader.varint(), reader.varint()
+    first = reader.zigzag()
+    if count > most_count:
+        raise DamagedParquetError(f"{count} packed numbers, where there are {most_count} values")
+    if not 0 < miniblocks <= block_values or block_values % (32 * miniblocks):
+        raise DamagedParquetError(f"{miniblocks} miniblocks in a block of {block_values} numbers")
+    values = np.zeros(count, dtype=np.int64)
+    if count:
+        values[0] = _wrapped(first)
+    filled, each = 1, block_values // miniblocks
+    while filled < count:
+        least = _wrapped(reader.zigzag())
+        widths = data[reader.place : reader.place + miniblocks]
+        reader.skip(miniblocks)
+        for width in widths:
+            if filled >= count:
+                break  # the widths of miniblocks that are not there may be anything
+            taken = values[filled : filled + each]
+            _unpack(data[reader.place :], width, taken)
+            reader.place = min(reader.place + -(-each * width // 8), len(data))
+            taken += least
+            filled += len(taken)
+    np.cumsum(values, out=values)  # wraps around as the encoding does
+    return values
+
+
+def _unpack(data: memoryview, width: int, out: npt.NDArray[np.int64]) -> None:
+    """Fill in the first numbers of the miniblock that the data begin with."""
+    if width > _WIDEST_BITS:
+        raise DamagedParquetError(f"packed numbers of {width} bits")
+    needed = -(-len(out) * width // 8)
+    packed = np.frombuffer(data[:needed], dtype=np.uint8)
+    if len(packed) < needed:
+        raise IndexError
+    places = np.left_shift(np.uint64(1), np.arange(width, dtype=np.uint64))
+    for start in range(0, len(out) if width else 0, _UNPACKED_VALUES):  # a bit takes 9 bytes here
+        part = out[start : start + _UNPACKED_VALUES]
+        some = packed[start * width // 8 : -(-(start + len(part)) * width // 8)]
+        bits = np.unpackbits(some, bitorder="little")[: len(part) * width]
+        part[:] = (bits.reshape(-1, width).astype(np.uint64) @ places).view(np.int64)
+
+
+def _wrapped(number: int) -> np.int64:
+    """A number as 64 bits hold it."""
+    return np.int64((number + 2**63) % 2**64 - 2**63)

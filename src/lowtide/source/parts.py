@@ -1,6 +1,6 @@
 """A file, or the two parts of it when the tail split falls inside.
 
-The border of the two is found before reading, from the bytes around the asked-for place alone, so it is the
+The border of the two is found before reading, from the bytes around the requested place alone, so it is the
 same at any block size and after any crash. Then each part is read like a file that ends where the part
 ends.
 """
@@ -8,11 +8,12 @@ ends.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Literal
 
-from lowtide.errors import UsageError
-from lowtide.source.blocks import Cursor, ReadSettings
-from lowtide.source.byte_stream import ByteWindow, open_stream
+from lowtide.errors import DataError, UsageError
+from lowtide.source.blocks import BadRow, Cursor, ReadSettings
+from lowtide.source.byte_stream import ByteWindow, open_window
 from lowtide.source.find_inputs import InputFile, InputKind
 from lowtide.source.separators import choose_separator
 from lowtide.units import KIB
@@ -23,16 +24,14 @@ _NEWLINE = re.compile(rb"\n")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A stretch of one file, read from front to back."""
+    """A stretch of one file that is read from front to back, and how to read it."""
 
-    index: int
-    """Which of the inputs."""
     file: InputFile
-    position: int
-    within: int
-    end: int | None
+    settings: ReadSettings
+    start: Cursor
+    end: int | None = None
     """Where it ends although the file goes on; None: at the file's end."""
-    held_out: bool
+    held_out: bool = False
 
     @property
     def content_end(self) -> int | None:
@@ -43,44 +42,54 @@ class Part:
 
     @property
     def after(self) -> Cursor:
-        """Where reading goes on when the part is done."""
+        """Where reading resumes when the part is done."""
         if self.end is None:
-            return Cursor(file=self.index + 1, position=0)
-        return Cursor(file=self.index, position=self.end)
+            return Cursor(file=self.start.file + 1, position=0)
+        return self.cursor(self.end)
 
     def cursor(self, position: int, within: int = 0) -> Cursor:
         """A place inside."""
-        return Cursor(file=self.index, position=position, within=within)
+        return Cursor(file=self.start.file, position=position, within=within)
+
+    def wanted_rows(self, first_row: int, count: int) -> range:
+        """Which of the `count` rows of a batch that begins at `first_row` of the file belong to the part."""
+        stop = count if self.end is None else min(count, self.end - first_row)
+        return range(max(0, self.start.position - first_row), stop)
+
+    def bad_row(
+        self, unit: Literal["line", "row"], number: int, reason: str, *, said_before: str = ": "
+    ) -> BadRow:
+        """The record of a bad line or row, counted from 1, or the error that the policy asks for.
+
+        The error says the place, `said_before` and the reason."""
+        if self.settings.bad_text == "fail":
+            raise DataError(
+                f"{self.file.path}, {unit} {number}{said_before}{reason}",
+                remedy=f"pass `--bad-text skip` to leave such {unit}s out and count them, "
+                "`--bad-text replace` to replace bytes that are not UTF-8, or fix the file",
+            )
+        return BadRow(file=str(self.file.path), position=number, unit=unit, reason=reason)
 
 
 def parts_from(start: Cursor, file: InputFile, settings: ReadSettings) -> list[Part]:
     """What there is to read of a file from a cursor on."""
+    whole = Part(file=file, settings=settings, start=start)
     tail = settings.tail
-    if tail is None or start.file != tail.file:
-        held_out = tail is not None and start.file > tail.file
-        return [_part(start, file, end=None, held_out=held_out)]
+    if tail is None or start.file < tail.file:
+        return [whole]
+    if start.file > tail.file:
+        return [replace(whole, held_out=True)]
     border = _find_border(file, settings, tail.position)
     if start.position >= border:
-        return [_part(start, file, end=None, held_out=True)]
+        return [replace(whole, held_out=True)]
     return [
-        _part(start, file, end=border, held_out=False),
-        _part(Cursor(file=start.file, position=border), file, end=None, held_out=True),
+        replace(whole, end=border),
+        replace(whole, start=whole.cursor(border), held_out=True),
     ]
 
 
-def _part(start: Cursor, file: InputFile, *, end: int | None, held_out: bool) -> Part:
-    return Part(
-        index=start.file,
-        file=file,
-        position=start.position,
-        within=start.within,
-        end=end,
-        held_out=held_out,
-    )
-
-
 def _find_border(file: InputFile, settings: ReadSettings, asked: int) -> int:
-    """Where the first part ends, at or after `asked`: a row, a line, a document, or by force."""
+    """Where the first part ends, at or after `asked`: a row, a line, a document, or any character."""
     if asked <= 0 or file.kind in (InputKind.PARQUET, InputKind.ARROW):
         return max(asked, 0)
     if file.is_stdin:
@@ -88,19 +97,15 @@ def _find_border(file: InputFile, settings: ReadSettings, asked: int) -> int:
             "the tail of standard input is not known while it is read",
             remedy="use `--split hash`, or save the input to a file",
         )
-    before = (
-        1  # a separator that ends at the asked place counts, and needs its last bytes to be seen
-    )
+    before = 1  # a separator that ends at `asked` counts, and its last bytes must be seen
     if file.kind is InputKind.TEXT and settings.separator not in ("file", "line", "blank-line"):
         before = len(settings.separator.encode())
     start = max(0, asked - before)
     content_end = None if file.compression else file.size_bytes
     if content_end is not None and asked >= content_end:
         return content_end
-    with open_stream(
-        file, position=start, window_limit_bytes=settings.document_limit_bytes
-    ) as stream:
-        window = ByteWindow(stream, position=start, end=content_end)
+    limit_bytes = settings.document_limit_bytes
+    with open_window(file, position=start, end=content_end, limit_bytes=limit_bytes) as window:
         if file.kind is InputKind.JSONL:
             return _next_line(window)
         window.fill(before + _BORDER_SEARCH_BYTES)

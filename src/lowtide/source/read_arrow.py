@@ -19,7 +19,6 @@ import pyarrow as pa
 
 from lowtide.errors import DataError
 from lowtide.native.watch_maps import watch_map
-from lowtide.source.arrow_arrays import own_shape
 from lowtide.source.arrow_messages import (
     Message,
     MessageStream,
@@ -31,30 +30,44 @@ from lowtide.source.arrow_messages import (
     read_messages,
     schema_bytes,
 )
-from lowtide.source.blocks import Piece, ReadSettings
-from lowtide.source.byte_stream import became_shorter, explain_open_errors
-from lowtide.source.columns import check_column, pick_column, top_level_name
+from lowtide.source.blocks import Piece
+from lowtide.source.byte_stream import became_shorter, explain_damage, explain_open_errors
+from lowtide.source.columns import (
+    check_column,
+    checked,
+    checked_indices,
+    own_shape,
+    pick_column,
+    top_level_name,
+)
 from lowtide.source.find_inputs import InputFile
 from lowtide.source.parts import Part
-from lowtide.source.read_parquet import RowBatch, explain_damage
-from lowtide.source.rows import column_pieces, shared_limit, too_large_together
+from lowtide.source.rows import RowBatch, column_pieces, shared_limit, too_large_together
 
 _SLICE_ROWS = 65_536
 
 
-def read_arrow(part: Part, settings: ReadSettings) -> Iterator[Piece]:
+def read_arrow(part: Part) -> Iterator[Piece]:
     """The documents of an Arrow file, as pieces of block text."""
+    column = part.settings.column
 
     def columns(schema: pa.Schema) -> list[str]:
-        check_column(schema, settings.column, str(part.file.path))
-        return [settings.column]
+        check_column(schema, column, str(part.file.path))
+        return [column]
 
     with map_file(part.file) as mapped:
         dictionary = _OwnDictionary()
-        for batch in read_mapped(mapped, part, settings, columns):
-            for piece in _batch_pieces(mapped, batch, part, settings, dictionary):
-                mapped.check()
-                yield piece
+        for batch in read_mapped(mapped, part, columns):
+            for start in range(0, len(batch.rows), _SLICE_ROWS):
+                with mapped.explain_damage():
+                    values = pick_column(batch.rows, column).slice(start, _SLICE_ROWS)
+                    values = dictionary.own_rows(values)
+                first_row = batch.first_row + start
+                for piece in column_pieces(
+                    values, part, first_row=first_row, done_bytes=batch.done_bytes
+                ):
+                    mapped.check()
+                    yield piece
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,24 +113,27 @@ def map_file(file: InputFile) -> Iterator[MappedFile]:
 def read_mapped(
     mapped: MappedFile,
     part: Part,
-    settings: ReadSettings,
     columns: Callable[[pa.Schema], Sequence[str]],
 ) -> Iterator[RowBatch]:
-    """The record batches that hold rows of the part, with the columns that are picked from the schema."""
+    """The rows of the part, of the columns that are picked from the schema, a record batch at a time."""
     if not mapped.data.size:
         return
     with mapped.explain_damage():
-        reader = _Reader(mapped.data, part, settings, columns)
+        reader = _BatchReader(mapped.data, part, columns)
     row = 0
     while part.end is None or row < part.end:
         with mapped.explain_damage():
             message = reader.next_records()
             if message is None:
                 return
-            is_wanted = row + message.row_count > part.position
-            rows = reader.read(message) if is_wanted else None
+            wanted = part.wanted_rows(row, message.row_count)
+            rows = reader.read(message) if wanted else None
         if rows is not None:
-            yield RowBatch(rows=rows, first_row=row, done_bytes=message.end)
+            yield RowBatch(
+                rows=rows.slice(wanted.start, len(wanted)),
+                first_row=row + wanted.start,
+                done_bytes=message.end,
+            )
         row += message.row_count
 
 
@@ -130,7 +146,7 @@ def count_rows(file: InputFile) -> int:
         return count
 
 
-class _Reader:
+class _BatchReader:
     """Record batches with some columns; they point into the mapped file unless they are compressed.
 
     Nothing is handed to Arrow before it is known what that takes.
@@ -140,13 +156,11 @@ class _Reader:
         self,
         data: pa.Buffer,
         part: Part,
-        settings: ReadSettings,
         columns: Callable[[pa.Schema], Sequence[str]],
     ) -> None:
-        self._data = memoryview(data)
         self._name = str(part.file.path)
-        self._limit_bytes = settings.document_limit_bytes
-        self._messages = read_messages(self._data)
+        self._limit_bytes = part.settings.document_limit_bytes
+        self._messages = read_messages(memoryview(data))
         self._stream = MessageStream(data)
         first = next(self._messages, None)
         if first is None or not first.is_schema:
@@ -189,45 +203,17 @@ class _Reader:
                 size_bytes, message.end - message.body_start
             )
         if number in self._used_dictionaries:
-            size_bytes += own_shape_bytes(self._data, message)
+            size_bytes += own_shape_bytes(message)
         self._dictionary_bytes[number] = size_bytes
         self._check("a dictionary", sum(self._dictionary_bytes.values()))
         self._stream.add(message)
 
     def _allocated_bytes(self, message: Message) -> int:
-        return allocated_bytes(
-            self._data, message, self._schema, self._fields, is_native=self._is_native
-        )
+        return allocated_bytes(message, self._schema, self._fields, is_native=self._is_native)
 
     def _check(self, what: str, size_bytes: int) -> None:
         if size_bytes > shared_limit(self._limit_bytes):
             raise too_large_together(f"{self._name}: {what}", size_bytes, self._limit_bytes)
-
-
-def _batch_pieces(
-    mapped: MappedFile,
-    batch: RowBatch,
-    part: Part,
-    settings: ReadSettings,
-    dictionary: _OwnDictionary,
-) -> Iterator[Piece]:
-    """Pieces of one record batch, as far as it belongs to the part."""
-    start, stop = wanted_rows(batch, part)
-    while start < stop:
-        count = min(_SLICE_ROWS, stop - start)
-        first_row = batch.first_row + start
-        with mapped.explain_damage():
-            values = pick_column(batch.rows, settings.column)
-            rows = dictionary.own_rows(values.slice(start, count))
-        yield from column_pieces(
-            rows,
-            part,
-            settings,
-            first_row=first_row,
-            within=part.within if first_row == part.position else 0,
-            done_bytes=batch.done_bytes,
-        )
-        start += count
 
 
 class _OwnDictionary:
@@ -253,31 +239,3 @@ def _places(values: pa.Array) -> list[int | None]:
     """Where an array lies in memory."""
     buffers = [buffer.address if buffer else None for buffer in values.buffers()]
     return [len(values), values.offset, *buffers]
-
-
-def wanted_rows(batch: RowBatch, part: Part) -> tuple[int, int]:
-    """Which rows of a batch belong to the part: from, to."""
-    row_count = len(batch.rows)
-    stop = row_count if part.end is None else min(row_count, part.end - batch.first_row)
-    return max(0, part.position - batch.first_row), stop
-
-
-def checked(values: pa.Array) -> pa.Array:
-    """The column, text as bytes, once its offsets are known to lie inside it: a file may lie about them."""
-    if pa.types.is_dictionary(values.type):
-        checked(values.dictionary)
-        return checked_indices(values)
-    values.validate(full=False)
-    if pa.types.is_string(values.type):
-        values = values.cast(pa.binary())
-    elif pa.types.is_large_string(values.type):
-        values = values.cast(pa.large_binary())
-    values.validate(full=True)
-    return values
-
-
-def checked_indices(values: pa.Array) -> pa.Array:
-    """A column whose dictionary is checked already."""
-    values.validate(full=False)
-    values.indices.validate(full=True)
-    return values

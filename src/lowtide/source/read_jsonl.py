@@ -10,182 +10,278 @@ and the joined text: about four times `block_bytes`; for one long line up to eig
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+import json
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import msgspec
 
-from lowtide.errors import UsageError
-from lowtide.source.blocks import BadRow, Piece, ReadSettings
+from lowtide.errors import DataError, UsageError
+from lowtide.source.blocks import BadRow, Piece
+from lowtide.source.byte_stream import ByteWindow, open_window
 from lowtide.source.examples.settings import suggest_examples
-from lowtide.source.json_lines import BadLineError, JsonLines, load_object, mend_surrogates
+from lowtide.source.examples.turns import name_kind
 from lowtide.source.parts import Part
-from lowtide.source.rows import NOT_UTF8, cut_row, is_long
+from lowtide.source.read_text import begin_reading
+from lowtide.source.rows import NOT_UTF8, is_long, row_pieces
 from lowtide.source.utf8 import is_utf8
+from lowtide.units import MIB, format_bytes, round_up_to_mib
 
-_JSON_NAMES = {
-    dict: "an object",
-    list: "an array",
-    bool: "a boolean",
-    int: "a number",
-    float: "a number",
-}
+
+class BadLineError(Exception):
+    """Why a line is bad; the policy decides what follows."""
 
 
 class _MissingKeyError(BadLineError):
-    def __init__(self, row: Mapping[str, object]) -> None:
+    def __init__(self, row: dict[str, object]) -> None:
         super().__init__("has no such key")
         self.keys = {key: _message_keys(value) for key, value in row.items()}
 
 
-@dataclass(slots=True, kw_only=True)
-class _Lines(JsonLines):
-    """The lines of one file, and how to decode them."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """Some whole lines of a file."""
 
-    decoder: msgspec.json.Decoder[msgspec.Struct] = field(init=False)
-
-    def __post_init__(self) -> None:
-        row = msgspec.defstruct(
-            "Row", [("text", str)], rename={"text": self.settings.column}, gc=False
-        )
-        self.decoder = msgspec.json.Decoder(row)
+    data: bytes
+    position: int
+    """The byte at which they begin."""
+    done_bytes: int
 
 
-def read_jsonl(part: Part, settings: ReadSettings) -> Iterator[Piece]:
+class JsonLines:
+    """The lines of one part of a file, and the number of the line at a byte offset."""
+
+    def __init__(self, part: Part) -> None:
+        self.part = part
+        self._counted_to, self._counted = 0, 1
+        self._held = b""
+        """The lines being read, if the input is a stream, which cannot be read again to count them."""
+
+    def chunks(self) -> Iterator[Chunk]:
+        """Whole lines, about a block at a time; one that is longer alone."""
+        part, settings = self.part, self.part.settings
+        with open_window(
+            part.file,
+            position=part.start.position,
+            end=part.content_end,
+            limit_bytes=settings.document_limit_bytes,
+        ) as window:
+            begin_reading(window, part)
+            while not window.at_end or window.data:
+                self._counted += self._held.count(b"\n")  # before other lines are held
+                self._counted_to += len(self._held)
+                self._held = b""
+                window.fill(settings.block_bytes)
+                yield self._take(window, self._whole_lines(window))
+
+    def number(self, position: int) -> int:
+        """The number, from 1, of the line at an offset. Newlines are counted when first asked for."""
+        start = self._counted_to
+        if position == start:
+            return self._counted
+        if self.part.file.is_stdin:
+            return self._counted + self._held.count(b"\n", 0, position - start)
+        limit_bytes = self.part.settings.document_limit_bytes
+        with open_window(
+            self.part.file, position=start, end=position, limit_bytes=limit_bytes
+        ) as window:
+            while not window.at_end:
+                window.fill(MIB)
+                self._counted += window.data.count(b"\n")
+                window.drop(len(window.data))
+        self._counted_to = position
+        return self._counted
+
+    def bad_row(self, reason: str, position: int) -> BadRow:
+        """The record of a bad line, or the error that the policy asks for."""
+        number = self.number(position)
+        return self.part.bad_row("line", number, reason, said_before=f" (byte {position}): ")
+
+    def refuse_missing_key(
+        self, key: str, keys: Iterable[str], position: int, *, remedy: str
+    ) -> None:
+        """A `UsageError` if the first line lacks the key, for then the name is wrong, or if no line may."""
+        number = self.number(position)
+        if number == 1 or self.part.settings.bad_text == "fail":
+            raise UsageError(
+                f"{self.part.file.path}, line {number}: no key {key!r}; "
+                f"its keys are: {', '.join(keys) or 'none'}",
+                remedy=remedy,
+            )
+
+    def _take(self, window: ByteWindow, size: int) -> Chunk:
+        """The window's first bytes. A function, so that nobody but the reader holds on to them."""
+        data, position = window.data[:size], window.position
+        window.drop(size)
+        if self.part.file.is_stdin:
+            self._held, self._counted_to = data, position
+        return Chunk(data=data, position=position, done_bytes=window.done_bytes())
+
+    def _whole_lines(self, window: ByteWindow) -> int:
+        """The number of bytes of whole lines in the window, which grows until it holds one."""
+        limit_bytes = self.part.settings.document_limit_bytes
+        while True:
+            size = len(window.data) if window.at_end else window.data.rfind(b"\n") + 1
+            if size or window.at_end:
+                return size
+            if not window.grow(limit_bytes):
+                raise DataError(
+                    f"{self.part.file.path}, line {self.number(window.position)} (byte {window.position}): "
+                    f"a line of more than {format_bytes(limit_bytes)}",
+                    remedy="pass a larger `--memory` "
+                    f"(one line may take {round_up_to_mib(limit_bytes)} now), or split the line's text",
+                )
+
+
+def load_object(line: bytes) -> dict[str, object]:
+    """A line by the standard library, which takes `NaN` and lone surrogates; what is not UTF-8 is replaced."""
+    try:
+        row: object = json.loads(line.decode("utf-8", "replace"))
+    except RecursionError:
+        raise BadLineError("nested too deeply") from None
+    except ValueError as error:
+        raise BadLineError(f"not valid JSON: {error}" if is_utf8(line) else NOT_UTF8) from None
+    if not isinstance(row, dict):
+        raise BadLineError("not a JSON object")
+    return row
+
+
+def replace_surrogates(text: str) -> str:
+    """The text with U+FFFD for each surrogate that stands alone."""
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
+def read_jsonl(part: Part) -> Iterator[Piece]:
     """The documents of a JSONL file, as pieces of block text."""
-    lines = _Lines(part=part, settings=settings)
-    within = part.within
+    lines = _TextLines(part)
+    within = part.start.within
     for chunk in lines.chunks():
-        yield from _chunk_pieces(chunk.data, chunk.position, lines, within, chunk.done_bytes)
+        yield from lines.pieces(chunk, within)
         within = 0
         del chunk  # its memory serves the next one
 
 
-def _chunk_pieces(
-    chunk: bytes, position: int, lines: _Lines, within: int, done_bytes: int
-) -> Iterator[Piece]:
-    if not within and not is_long(len(chunk), lines.settings):
-        piece = _fast_piece(chunk, position, lines, done_bytes)
-        if piece is not None:
-            yield piece
+class _TextLines(JsonLines):
+    """The lines of one file, of which one field is text."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__(part)
+        row = msgspec.defstruct(
+            "Row", [("text", str)], rename={"text": part.settings.column}, gc=False
+        )
+        self._decode = msgspec.json.Decoder(row).decode
+
+    def pieces(self, chunk: Chunk, within: int) -> Iterator[Piece]:
+        """The pieces of some lines; `within` belongs to the first."""
+        if not within and not is_long(len(chunk.data), self.part.settings):
+            piece = self._fast_piece(chunk)
+            if piece is not None:
+                yield piece
+                return
+        position = chunk.position
+        for line in _split_keeping(chunk.data):
+            yield from self._line_pieces(line, position, within, chunk.done_bytes)
+            position += len(line)
+            within = 0
+
+    def _fast_piece(self, chunk: Chunk) -> Piece | None:
+        """All lines at once, or None if one of them is not a plain good row."""
+        decode = self._decode
+        try:
+            texts = [decode(line).text for line in chunk.data.split(b"\n") if line]  # type: ignore[attr-defined]
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+        filled = [text for text in texts if text] if "" in texts else texts
+        delimiter = self.part.settings.delimiter
+        return Piece(
+            text=delimiter.decode().join([*filled, ""]).encode(),
+            document_count=len(filled),
+            after=self.part.cursor(chunk.position + len(chunk.data)),
+            done_bytes=chunk.done_bytes,
+            empty_count=len(texts) - len(filled),
+        )
+
+    def _line_pieces(
+        self, line: bytes, position: int, within: int, done_bytes: int
+    ) -> Iterator[Piece]:
+        """The pieces of one line, by the policy for bad text."""
+        after = self.part.cursor(position + len(line))
+        if not line.strip():
+            yield Piece(after=after, done_bytes=done_bytes)
             return
-    for line in chunk.splitlines(keepends=True) if b"\r" not in chunk else _split_keeping(chunk):
-        yield from _line_pieces(line, position, lines, within, done_bytes)
-        position += len(line)
-        within = 0
-
-
-def _split_keeping(chunk: bytes) -> list[bytes]:
-    """Lines with their newline. `splitlines` would also part them at carriage returns."""
-    lines = [line + b"\n" for line in chunk.split(b"\n")]
-    lines[-1] = lines[-1][:-1]
-    return [line for line in lines if line]
-
-
-def _fast_piece(chunk: bytes, position: int, lines: _Lines, done_bytes: int) -> Piece | None:
-    """All lines at once, or None if one of them is not a plain good row."""
-    decode = lines.decoder.decode
-    try:
-        texts = [decode(line).text for line in chunk.split(b"\n") if line]  # type: ignore[attr-defined]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-    filled = [text for text in texts if text] if "" in texts else texts
-    delimiter = lines.settings.delimiter
-    return Piece(
-        text=delimiter.decode().join([*filled, ""]).encode(),
-        document_count=len(filled),
-        after=lines.part.cursor(position + len(chunk)),
-        done_bytes=done_bytes,
-        empty_count=len(texts) - len(filled),
-    )
-
-
-def _line_pieces(
-    line: bytes, position: int, lines: _Lines, within: int, done_bytes: int
-) -> Iterator[Piece]:
-    """What one line gives, by the policy for bad text."""
-    part, settings = lines.part, lines.settings
-    after = part.cursor(position + len(line))
-    if not line.strip():
-        yield Piece(after=after, done_bytes=done_bytes)
-        return
-    try:
-        text, reason = _decode_line(line, lines)
-    except BadLineError as error:
-        row = _bad_line(error, position, lines)
-        yield Piece(after=after, done_bytes=done_bytes, bad=(row,), bad_count=1)
-        return
-    bad: tuple[BadRow, ...] = ()
-    if reason and not within:
-        bad = (_bad_line(BadLineError(reason), position, lines),)
-    if not text:
-        yield Piece(after=after, done_bytes=done_bytes, bad=bad, bad_count=len(bad), empty_count=1)
-        return
-    for part_of_row in cut_row(text, settings, within=within, name=str(part.file.path)):
-        yield Piece(
-            text=part_of_row.text,
-            document_count=0 if part_of_row.within else 1,
-            after=part.cursor(position, part_of_row.within) if part_of_row.within else after,
+        try:
+            text, reason = self._decode_line(line)
+        except BadLineError as error:
+            row = self._bad_line(error, position)
+            yield Piece(after=after, done_bytes=done_bytes, bad=(row,), bad_count=1)
+            return
+        bad: tuple[BadRow, ...] = ()
+        if reason and not within:
+            bad = (self._bad_line(BadLineError(reason), position),)
+        if not text:
+            yield Piece(
+                after=after, done_bytes=done_bytes, bad=bad, bad_count=len(bad), empty_count=1
+            )
+            return
+        yield from row_pieces(
+            text,
+            self.part,
+            start=self.part.cursor(position, within),
+            after=after,
             done_bytes=done_bytes,
             bad=bad,
-            bad_count=len(bad),
+            name=str(self.part.file.path),
         )
-        bad = ()
+
+    def _decode_line(self, line: bytes) -> tuple[bytes, str]:
+        """The text of a line, and why it had to be repaired ("" if it was valid), or a `BadLineError`."""
+        try:
+            text: str = self._decode(line).text  # type: ignore[attr-defined]
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass  # looked at closely below
+        else:
+            return text.encode(), ""
+        column, row = self.part.settings.column, load_object(line)
+        if column not in row:
+            raise _MissingKeyError(row)
+        value = row[column]
+        if not isinstance(value, str):
+            raise BadLineError(f"the value of {column!r} is {name_kind(value)}")
+        reason = "" if is_utf8(line) else NOT_UTF8
+        try:
+            encoded = value.encode()
+        except UnicodeEncodeError:
+            reason = "a lone surrogate"
+            encoded = replace_surrogates(value).encode()
+        if reason and self.part.settings.bad_text != "replace":
+            raise BadLineError(reason)
+        return encoded, reason
+
+    def _bad_line(self, error: BadLineError, position: int) -> BadRow:
+        """The record of a bad line, or the error that the policy asks for."""
+        if isinstance(error, _MissingKeyError):
+            remedy = (
+                "pass `--column` with the key that holds the text, "
+                "or `--bad-text skip` if only some lines lack it"
+            )
+            if suggested := suggest_examples(error.keys):
+                remedy = (
+                    f"`lowtide tokenize` reads such rows with `{suggested}`; for text, {remedy}"
+                )
+            self.refuse_missing_key(self.part.settings.column, error.keys, position, remedy=remedy)
+        return self.bad_row(str(error), position)
 
 
-def _decode_line(line: bytes, lines: _Lines) -> tuple[bytes, str]:
-    """The text of a line, and why it had to be mended ("" if it had not)."""
-    try:
-        text: str = lines.decoder.decode(line).text  # type: ignore[attr-defined]
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _decode_slowly(line, lines.settings)
-    return text.encode(), ""
-
-
-def _decode_slowly(line: bytes, settings: ReadSettings) -> tuple[bytes, str]:
-    """Decode with the standard library; raise what is wrong, or mend it where the policy says so."""
-    value = _find_value(line, settings.column)
-    if not isinstance(value, str):
-        kind = "null" if value is None else _JSON_NAMES.get(type(value), "not text")
-        raise BadLineError(f"the value of {settings.column!r} is {kind}")
-    reason = "" if is_utf8(line) else NOT_UTF8
-    try:
-        text = value.encode()
-    except UnicodeEncodeError:
-        reason = "a lone surrogate"
-        text = mend_surrogates(value).encode()
-    if reason and settings.bad_text != "replace":
-        raise BadLineError(reason)
-    return text, reason
+def _split_keeping(data: bytes) -> list[bytes]:
+    """Lines with their newline. `splitlines`, which is faster, also parts them at carriage returns."""
+    if b"\r" not in data:
+        return data.splitlines(keepends=True)
+    lines = [line + b"\n" for line in data.split(b"\n")]
+    lines[-1] = lines[-1][:-1]
+    return [line for line in lines if line]
 
 
 def _message_keys(value: object) -> list[str]:
     """The keys of the first message, if the value is a list of messages."""
     first = value[0] if isinstance(value, list) and value else None
     return list(first) if isinstance(first, dict) else []
-
-
-def _find_value(line: bytes, column: str) -> object:
-    row = load_object(line)
-    if column not in row:
-        raise _MissingKeyError(row)
-    return row[column]
-
-
-def _bad_line(error: BadLineError, position: int, lines: _Lines) -> BadRow:
-    """The record of a bad line, or the error that the policy asks for."""
-    settings = lines.settings
-    path, number = lines.part.file.path, lines.number(position)
-    if isinstance(error, _MissingKeyError) and (number == 1 or settings.bad_text == "fail"):
-        keys = ", ".join(error.keys) or "none"
-        remedy = (
-            "pass `--column` with the key that holds the text, "
-            "or `--bad-text skip` if only some lines lack it"
-        )
-        if suggested := suggest_examples(error.keys):
-            remedy = f"`lowtide tokenize` reads such rows with `{suggested}`; for text, {remedy}"
-        raise UsageError(
-            f"{path}, line {number}: no key {settings.column!r}; its keys are: {keys}",
-            remedy=remedy,
-        )
-    return lines.bad_row(str(error), position)

@@ -6,7 +6,7 @@ larger than the document limit, and a batch has as many rows as fit a block wher
 Rows that are lists are counted out first by the smallest column, so that no batch of long ones is too large.
 Where a page refers to a dictionary, each row may be its longest value, and the batch is made so small that
 even that would fit; where values are stored as differences (DELTA_BYTE_ARRAY), what counts is how long they
-are once expanded, which Arrow does for one batch at a time. Going on inside a row group decodes it again
+are once expanded, which Arrow does for one batch at a time. Resuming inside a row group decodes it again
 from its start.
 """
 
@@ -16,7 +16,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -25,27 +24,31 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from lowtide.errors import DataError
-from lowtide.source.arrow_arrays import as_numbers
-from lowtide.source.blocks import Piece, ReadSettings
-from lowtide.source.byte_stream import explain_open_errors
-from lowtide.source.columns import check_column, pick_column
+from lowtide.source.blocks import Piece
+from lowtide.source.byte_stream import explain_damage, explain_open_errors
+from lowtide.source.columns import as_numbers, check_column, pick_column, plain_list
 from lowtide.source.find_inputs import InputFile
-from lowtide.source.parquet_footer import DamagedFooterError, find_footer, footer_memory_bytes
+from lowtide.source.parquet_footer import find_footer, footer_memory_bytes
 from lowtide.source.parquet_pages import (
-    DamagedPageError,
     Page,
     expanded_lengths,
     longest_entry_bytes,
     walk_pages,
 )
 from lowtide.source.parts import Part
-from lowtide.source.rows import column_pieces, shared_limit, too_large, too_large_together
-from lowtide.source.thrift import EndlessNumberError
+from lowtide.source.rows import (
+    RowBatch,
+    column_pieces,
+    shared_limit,
+    too_large,
+    too_large_together,
+)
+from lowtide.source.thrift import DamagedParquetError
 from lowtide.units import KIB, MIB
 
 _MOST_ROWS = 16_384
 _MOST_BLOCKS = 4
-"""So many blocks a batch of lists may take: below that, fewer rows at a time only cost time."""
+"""The most blocks that a batch of lists may take: below that, fewer rows at a time only cost time."""
 _LISTS_AT_ONCE = 64
 _SHARING_ROWS = 16
 """A page with this many rows counts as shared by many."""
@@ -54,38 +57,25 @@ _NUMBER_BYTES = 16
 _LEAST_BUFFER_BYTES, _MOST_BUFFER_BYTES = 64 * KIB, MIB
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RowBatch:
-    """Some rows of a file, all of them wanted."""
-
-    rows: pa.RecordBatch
-    first_row: int
-    done_bytes: int
-
-
-def read_parquet(part: Part, settings: ReadSettings) -> Iterator[Piece]:
+def read_parquet(part: Part) -> Iterator[Piece]:
     """The documents of a Parquet file, as pieces of block text."""
-    with open_parquet(part, settings) as file:
-        check_column(file.schema_arrow, settings.column, str(part.file.path))
-        for batch in read_batches(file, part, settings, [settings.column]):
-            with explain_damage(part.file.path):
-                values = pick_column(batch.rows, settings.column)
+    column, path = part.settings.column, part.file.path
+    with open_parquet(part) as file:
+        check_column(file.schema_arrow, column, str(path))
+        for batch in read_batches(file, part, [column]):
+            with explain_damage(path):
+                values = pick_column(batch.rows, column)
             yield from column_pieces(
-                values,
-                part,
-                settings,
-                first_row=batch.first_row,
-                within=part.within if batch.first_row == part.position else 0,
-                done_bytes=batch.done_bytes,
+                values, part, first_row=batch.first_row, done_bytes=batch.done_bytes
             )
 
 
 @contextmanager
-def open_parquet(part: Part, settings: ReadSettings) -> Iterator[pq.ParquetFile]:
+def open_parquet(part: Part) -> Iterator[pq.ParquetFile]:
     """The file, once its footer is known to be whole, with the buffer that bounds what reading it holds."""
     path = part.file.path
     with explain_open_errors(part.file):
-        footer_bytes = _check_footer(part, settings)
+        footer_bytes = _check_footer(part)
     with explain_damage(path):
         file = pq.ParquetFile(
             str(path),
@@ -93,54 +83,57 @@ def open_parquet(part: Part, settings: ReadSettings) -> Iterator[pq.ParquetFile]
             pre_buffer=False,
             # Arrow allocates as many items as a list claims; a real list has no more items than bytes.
             thrift_container_size_limit=max(1, footer_bytes),
-            buffer_size=min(max(settings.block_bytes, _LEAST_BUFFER_BYTES), _MOST_BUFFER_BYTES),
+            buffer_size=min(
+                max(part.settings.block_bytes, _LEAST_BUFFER_BYTES), _MOST_BUFFER_BYTES
+            ),
         )
     with file:
         yield file
 
 
-def read_batches(
-    file: pq.ParquetFile, part: Part, settings: ReadSettings, leaves: Sequence[str]
-) -> Iterator[RowBatch]:
+def read_batches(file: pq.ParquetFile, part: Part, leaves: Sequence[str]) -> Iterator[RowBatch]:
     """The rows of the part, of the columns with these paths, a few at a time."""
     row = 0
-    for group in range(file.metadata.num_row_groups):
+    for number in range(file.metadata.num_row_groups):
         with explain_damage(part.file.path):
-            row_count = file.metadata.row_group(group).num_rows
-        is_wanted = row + row_count > part.position and (part.end is None or row < part.end)
-        if row_count and is_wanted:  # a group without rows may have no page to look at
-            yield from _group_batches(file, group, row, part, settings, leaves)
-        row += row_count
+            group = _RowGroup(
+                file=file,
+                number=number,
+                part=part,
+                first_row=row,
+                row_count=file.metadata.row_group(number).num_rows,
+            )
+        reaches_in = row + group.row_count > part.start.position
+        is_wanted = reaches_in and (part.end is None or row < part.end)
+        if group.row_count and is_wanted:  # a group without rows may have no page to look at
+            yield from _group_batches(group, leaves)
+        row += group.row_count
 
 
-@contextmanager
-def explain_damage(path: Path) -> Iterator[None]:
-    """Turn what Arrow says about a damaged or lying file into a `DataError`."""
-    try:
-        yield
-    except MemoryError as error:  # pa.ArrowMemoryError is one
-        raise DataError(
-            f"{path} asks for more memory than there is: {error}",
-            remedy="pass a larger `--memory`; if the file is small, it is damaged",
-        ) from error
-    except (
-        OSError,
-        pa.ArrowException,
-        DamagedPageError,
-        DamagedFooterError,
-        EndlessNumberError,
-        ValueError,
-        OverflowError,
-    ) as error:
-        raise DataError(
-            f"{path} is damaged or not what its name says: {error}",
-            remedy="fetch or write the file again, or leave it out",
-        ) from error
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _RowGroup:
+    """A row group, and the part that it is read for."""
+
+    file: pq.ParquetFile
+    number: int
+    part: Part
+    first_row: int
+    row_count: int
+    """The number of rows that the footer promises."""
+
+    def check_rows(self, found: int) -> None:
+        """Refuse a footer that promises other rows than there are: Arrow would leave the rest out silently."""
+        if found != self.row_count:
+            raise DataError(
+                f"{self.part.file.path}: row group {self.number} holds {found} rows, "
+                f"its footer says {self.row_count}",
+                remedy="fetch or write the file again, or leave it out",
+            )
 
 
-def _check_footer(part: Part, settings: ReadSettings) -> int:
+def _check_footer(part: Part) -> int:
     """Refuse a file that was cut off, or whose footer takes too much; returns the footer's length."""
-    limit_bytes = settings.document_limit_bytes
+    limit_bytes = part.settings.document_limit_bytes
     most_bytes = shared_limit(limit_bytes)
     found = part.file.path.stat()
     version = (found.st_dev, found.st_ino, found.st_size, found.st_ctime_ns)
@@ -156,7 +149,7 @@ def _measure_footer(
     version: tuple[int, ...],  # noqa: ARG001 - a file that changed is measured again
     most_bytes: int,
 ) -> tuple[int, int]:
-    """The footer's length, and what it takes once unpacked: walked once, for a run opens a file often."""
+    """The footer's length, and what it takes once unpacked: walked once, though a file is opened often."""
     with file.path.open("rb") as stored:
         start, end = find_footer(stored, file)
         if end - start > most_bytes:
@@ -166,71 +159,51 @@ def _measure_footer(
             return end - start, footer_memory_bytes(stored.read(end - start), most_bytes)
 
 
-def _group_batches(
-    file: pq.ParquetFile,
-    group: int,
-    first_row: int,
-    part: Part,
-    settings: ReadSettings,
-    leaves: Sequence[str],
-) -> Iterator[RowBatch]:
+def _group_batches(group: _RowGroup, leaves: Sequence[str]) -> Iterator[RowBatch]:
     """Rows of one row group, as far as it belongs to the part."""
+    file, part = group.file, group.part
     with explain_damage(part.file.path):
         total_rows = file.metadata.num_rows
-        group_rows = file.metadata.row_group(group).num_rows
-        batch_rows = _choose_batch_rows(file, group, part, settings, leaves)
+        batch_rows = _choose_batch_rows(group, leaves)
         batches = file.iter_batches(
-            batch_rows, row_groups=[group], columns=list(leaves), use_threads=False
+            batch_rows, row_groups=[group.number], columns=list(leaves), use_threads=False
         )
-    row = first_row
+    row = group.first_row
     while True:
         with explain_damage(part.file.path):
             batch = next(batches, None)
         if batch is None:
             break
         start, row = row, row + len(batch)
-        skipped = min(max(0, part.position - start), len(batch))
-        kept = batch.slice(skipped, _kept_rows(part, start, len(batch)) - skipped)
-        if len(kept):
-            done_bytes = part.file.size_bytes * row // max(1, total_rows)
-            yield RowBatch(rows=kept, first_row=start + skipped, done_bytes=done_bytes)
-    _check_rows(part, group, row - first_row, group_rows)
+        wanted = part.wanted_rows(start, len(batch))
+        if wanted:
+            yield RowBatch(
+                rows=batch.slice(wanted.start, len(wanted)),
+                first_row=start + wanted.start,
+                done_bytes=part.file.size_bytes * row // max(1, total_rows),
+            )
+    group.check_rows(row - group.first_row)
 
 
-def _check_rows(part: Part, group: int, found: int, promised: int) -> None:
-    """Refuse a footer that promises other rows than there are: Arrow would leave the rest out in silence."""
-    if found != promised:
-        raise DataError(
-            f"{part.file.path}: row group {group} holds {found} rows, its footer says {promised}",
-            remedy="fetch or write the file again, or leave it out",
-        )
-
-
-def _kept_rows(part: Part, start: int, row_count: int) -> int:
-    """How many rows of a batch lie before the part's end."""
-    return row_count if part.end is None else max(0, min(row_count, part.end - start))
-
-
-def _choose_batch_rows(
-    file: pq.ParquetFile, group: int, part: Part, settings: ReadSettings, leaves: Sequence[str]
-) -> int:
+def _choose_batch_rows(group: _RowGroup, leaves: Sequence[str]) -> int:
     """Rows per batch, after looking at every page of the columns in this row group."""
-    measured = [_measure_leaf(file, group, part, settings, leaf) for leaf in leaves]
-    row_count = file.metadata.row_group(group).num_rows
-    row_bytes = sum(leaf.row_bytes(row_count) for leaf in measured)
-    longest_bytes = sum(leaf.longest_row_bytes(row_count) for leaf in measured)
+    block_bytes = group.part.settings.block_bytes
+    limit_bytes = group.part.settings.document_limit_bytes
+    measured = [_measure_leaf(group, leaf) for leaf in leaves]
+    row_bytes = sum(leaf.value_bytes * leaf.values_per_row for leaf in measured)
+    longest_bytes = sum(leaf.longest_bytes * leaf.values_per_row for leaf in measured)
     batch_rows = min(
         _MOST_ROWS,
-        settings.block_bytes // max(1, row_bytes),
-        settings.document_limit_bytes // max(1, longest_bytes),
+        block_bytes // max(1, row_bytes),
+        limit_bytes // max(1, longest_bytes),
     )
     lists = [leaf for leaf in measured if leaf.is_list]
-    if batch_rows > 1 and lists and row_count:
-        shares = _row_shares(file, group, min(lists, key=lambda leaf: leaf.size_bytes).name)
+    if batch_rows > 1 and lists and group.row_count:
+        shares = _row_shares(group, min(lists, key=lambda leaf: leaf.size_bytes).name)
         list_bytes = shares * sum(leaf.value_bytes * leaf.value_count for leaf in lists)
-        batch_rows = _fit_longest(batch_rows, list_bytes, _MOST_BLOCKS * settings.block_bytes)
+        batch_rows = _fit_longest(batch_rows, list_bytes, _MOST_BLOCKS * block_bytes)
         list_bytes = shares * sum(leaf.longest_bytes * leaf.value_count for leaf in lists)
-        batch_rows = _fit_longest(batch_rows, list_bytes, settings.document_limit_bytes)
+        batch_rows = _fit_longest(batch_rows, list_bytes, limit_bytes)
     return max(1, batch_rows)
 
 
@@ -244,11 +217,11 @@ def _fit_longest(batch_rows: int, row_bytes: npt.NDArray[np.float64], most_bytes
     return batch_rows
 
 
-def _row_shares(file: pq.ParquetFile, group: int, leaf: str) -> npt.NDArray[np.float64]:
-    """Which part of a row group's list items each row holds, going by one column."""
+def _row_shares(group: _RowGroup, leaf: str) -> npt.NDArray[np.float64]:
+    """Which share of a row group's list items each row holds, going by one column."""
     counts: list[npt.NDArray[np.int64]] = []
-    for batch in file.iter_batches(
-        _LISTS_AT_ONCE, row_groups=[group], columns=[leaf], use_threads=False
+    for batch in group.file.iter_batches(
+        _LISTS_AT_ONCE, row_groups=[group.number], columns=[leaf], use_threads=False
     ):
         counts.append(_item_counts(batch.column(0)))
     lengths = np.concatenate(counts)
@@ -260,47 +233,34 @@ def _item_counts(values: pa.Array) -> npt.NDArray[np.int64]:
     """How many items the first list inside each row has; a row with none counts as one."""
     while pa.types.is_struct(values.type):
         values = values.field(0)
-    if pa.types.is_map(values.type):
-        values = values.cast(pa.list_(values.type.field(0).type))
-    lengths = as_numbers(pc.list_value_length(values))
+    lengths = as_numbers(pc.list_value_length(plain_list(values)))
     return np.maximum(lengths, 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Leaf:
-    """What the pages of a column in a row group say."""
+    """A column of a row group, measured by its pages."""
 
     name: str
     value_bytes: int
-    """Of a value where values are densest."""
+    """Bytes a value takes where values are densest."""
     longest_bytes: int
-    """Of the longest entry of a dictionary that values refer to."""
+    """Length of the longest entry of a dictionary that values refer to: every value may be that one."""
     value_count: int
+    values_per_row: int
+    """1, or for lists the average."""
     size_bytes: int
     is_list: bool
 
-    def row_bytes(self, row_count: int) -> int:
-        """Of a row; where it is a list, of one with as many values as there are on average."""
-        return self.value_bytes * self._values_per_row(row_count)
 
-    def longest_row_bytes(self, row_count: int) -> int:
-        """The same if every value were the longest entry."""
-        return self.longest_bytes * self._values_per_row(row_count)
-
-    def _values_per_row(self, row_count: int) -> int:
-        return -(-self.value_count // max(1, row_count)) if self.is_list else 1
-
-
-def _measure_leaf(
-    file: pq.ParquetFile, group: int, part: Part, settings: ReadSettings, leaf: str
-) -> _Leaf:
-    """What a walk over the column's pages finds; a page or a value that is too large is an error."""
-    limit_bytes = settings.document_limit_bytes
+def _measure_leaf(group: _RowGroup, leaf: str) -> _Leaf:
+    """Measure a column by a walk over its pages; a page or a value that is too large is an error."""
+    path, limit_bytes = group.part.file.path, group.part.settings.document_limit_bytes
     value_bytes = value_count = size_bytes = 0
-    chunk = _find_chunk(file, group, leaf)
+    chunk = _find_chunk(group, leaf)
     longest_bytes = chunk.fixed_bytes
-    name = f"{part.file.path}: a page of row group {group}, at rows of {leaf!r},"
-    with part.file.path.open("rb") as stored:
+    name = f"{path}: a page of row group {group.number}, at rows of {leaf!r},"
+    with path.open("rb") as stored:
         for page in walk_pages(stored, chunk.start, chunk.end):
             _check_page(page, name, limit_bytes)
             page_bytes = page.size_bytes
@@ -319,14 +279,15 @@ def _measure_leaf(
                 value_bytes = max(value_bytes, page_bytes // page.value_count + 1)
             size_bytes += page_bytes
     if longest_bytes > limit_bytes:
-        raise too_large(f"{part.file.path}: a value of {leaf!r}", longest_bytes, limit_bytes)
+        raise too_large(f"{path}: a value of {leaf!r}", longest_bytes, limit_bytes)
     if not chunk.is_list:
-        _check_rows(part, group, value_count, file.metadata.row_group(group).num_rows)
+        group.check_rows(value_count)
     return _Leaf(
         name=leaf,
         value_bytes=value_bytes,
         longest_bytes=longest_bytes,
         value_count=value_count,
+        values_per_row=-(-value_count // max(1, group.row_count)) if chunk.is_list else 1,
         size_bytes=size_bytes,
         is_list=chunk.is_list,
     )
@@ -351,18 +312,18 @@ class _ColumnChunk:
     compression: str
     is_text: bool
     fixed_bytes: int
-    """Of each value, where all are of one length; else 0."""
+    """Length of each value, where all have the same; else 0."""
     level_kinds: int
     """How many kinds of levels stand before the values of a page: for nulls, for lists."""
     is_list: bool
 
 
-def _find_chunk(file: pq.ParquetFile, group: int, leaf: str) -> _ColumnChunk:
-    chunks = file.metadata.row_group(group)
+def _find_chunk(group: _RowGroup, leaf: str) -> _ColumnChunk:
+    chunks = group.file.metadata.row_group(group.number)
     for index in range(chunks.num_columns):
         chunk = chunks.column(index)
         if chunk.path_in_schema == leaf:
-            column = file.schema.column(index)
+            column = group.file.schema.column(index)
             levels = (column.max_definition_level, column.max_repetition_level)
             start = chunk.data_page_offset
             if chunk.has_dictionary_page and chunk.dictionary_page_offset:
@@ -376,4 +337,4 @@ def _find_chunk(file: pq.ParquetFile, group: int, leaf: str) -> _ColumnChunk:
                 level_kinds=sum(level > 0 for level in levels),
                 is_list=column.max_repetition_level > 0,
             )
-    raise DamagedPageError(f"row group {group} has no column {leaf!r}")
+    raise DamagedParquetError(f"row group {group.number} has no column {leaf!r}")

@@ -4,7 +4,7 @@ Some bytes are proof: archives, compressed files, pictures, programs, UTF-16. Su
 whatever it is called. Where a sign is made of plain characters, such as `GIF89a`, a text may begin so too:
 then a second sign is needed, a NUL or bytes that are not UTF-8 in the first 8 KiB. `--input-format text` makes
 valid UTF-8 text whatever it begins with. HTML, CSV, JSON and a PDF of plain characters are text of a kind, but
-their markup would be learnt: they are refused until `--input-format` says how they are meant.
+a model would learn their markup: they are refused unless `--input-format` says how to read them.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ import codecs
 import json
 import re
 import zlib
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
@@ -29,7 +28,7 @@ _CONTROLS = bytes({*range(32), 127} - set(b"\t\n\v\f\r\b\x1b"))
 _PLAIN = bytes({*range(32, 127), *b"\t\n\r"})
 _JSON_OBJECT = re.compile(rb'\{\s*"(?:[^"\\]|\\.)*"\s*:', re.DOTALL)
 _PLAIN_PDF = re.compile(rb"\s*%PDF-\d\.\d[ \t]*(?:[\r\n]|$)")
-"""The version alone on its line: a sentence about the format goes on behind it."""
+"""The version alone on its line: in a sentence about the format, words would follow it."""
 _HTML = re.compile(rb"<(?:!doctype\s+html|html)\b", re.IGNORECASE)
 
 
@@ -132,7 +131,7 @@ _MAGIC: tuple[tuple[re.Pattern[bytes], Foreign], ...] = tuple(
         (rb"\xff\xfe|\xfe\xff", _other_encoding("UTF-16")),
     )
 )
-"""What a file begins with, and what that proves."""
+"""The first bytes of known kinds of files."""
 
 _PDF_OF_TEXT = Foreign(what="a PDF", remedy=f"{_PDF.remedy}; {_AS_TEXT}")
 _HTML_PAGE = Foreign(
@@ -170,10 +169,10 @@ _BY_SUFFIX = {
 
 
 def recognise(start: bytes, *, suffix: str = "", stated: str | None) -> Foreign | None:
-    """What a file that begins so is, if it is not text; None for text.
+    """The kind of a file that begins with these bytes, if it is not text; None for text.
 
-    `suffix` is its name's, below a compression's. `stated` is how somebody has said that the file is to be
-    read ("text", "jsonl"), or None; if it is given, only what is proven counts.
+    `suffix` is that of its name, without a compression's. `stated` is the format that the user named ("text",
+    "jsonl"), or None; if it is given, only proof counts.
     """
     proven = _recognise_bytes(start, is_stated_text=stated == "text")
     if proven is not None or stated is not None:
@@ -187,22 +186,22 @@ def recognise(start: bytes, *, suffix: str = "", stated: str | None) -> Foreign 
         return _HTML_PAGE
     if _PLAIN_PDF.match(text):
         return _PDF_OF_TEXT
-    return recognise_json(text) if suffix == ".json" and text[:1] in (b"[", b"{") else None
+    return _recognise_json(text) if suffix == ".json" and text[:1] in (b"[", b"{") else None
 
 
 def recognise_stream(start: bytes, *, stated: str | None) -> Foreign | None:
-    """The same for what has no name: JSON is known by its beginning too."""
+    """The kind of a stream, which has no name: JSON is recognised by its beginning too."""
     found = recognise(start, stated=stated)
     if found is not None or stated is not None:
         return found
     text = start.removeprefix(codecs.BOM_UTF8).lstrip()
-    return recognise_json(text) if _JSON_OBJECT.match(text) or _begins_json_array(text) else None
+    return _recognise_json(text) if _JSON_OBJECT.match(text) or _begins_json_array(text) else None
 
 
 def _begins_json_array(text: bytes) -> bool:
     """Whether it begins with a list whose first item is JSON, unlike `[[Category]]` or `["so" they said]`.
 
-    Lists of numbers and words are text. An object may go on behind the bytes at hand: its first key tells.
+    Lists of numbers and words are text. An object may continue behind these bytes: its first key is enough.
     """
     inside = text[1:].lstrip()
     if text[:1] != b"[" or inside[:1] not in (b"[", b"{", b'"'):
@@ -217,7 +216,7 @@ def _begins_json_array(text: bytes) -> bool:
     return line[end:].lstrip()[:1] in (",", "]", "")
 
 
-def recognise_json(text: bytes) -> Foreign:
+def _recognise_json(text: bytes) -> Foreign:
     """Which of its forms some JSON has, by its first line."""
     if text[:1] == b"[":
         return _ARRAY_OF_JSON
@@ -247,21 +246,16 @@ def refuse_foreign(name: str, found: Foreign | None) -> None:
     if found is None:
         return
     if name == "-":
-        raise DataError(f"standard input is {found.what}", remedy=_for_stream(found.remedy))
-    raise DataError(f"{name} is {found.what}", remedy=_for_file(found.remedy, quote(name)))
-
-
-def _for_file(remedy: str, name: str) -> str:
-    return re.sub(r"\bFILE\b", lambda _: name, remedy)
-
-
-def _for_stream(remedy: str) -> str:
-    """`xz -dc FILE | lowtide` becomes `xz -dc | lowtide`; what needs a file says so by its word."""
-    return remedy.replace("-dc FILE", "-dc").replace("give it a name", "save it under a name")
+        # `xz -dc FILE | lowtide` becomes `xz -dc | lowtide`; a remedy that needs a file keeps the word FILE
+        remedy = found.remedy.replace("-dc FILE", "-dc")
+        remedy = remedy.replace("give it a name", "save it under a name")
+        raise DataError(f"standard input is {found.what}", remedy=remedy)
+    remedy = quote(name).join(re.split(r"\bFILE\b", found.remedy))
+    raise DataError(f"{name} is {found.what}", remedy=remedy)
 
 
 def read_start(path: Path, compression: str) -> bytes:
-    """The first bytes of a file's content; none where it cannot be decompressed, which its reader tells.
+    """The first bytes of a file's content; none if it cannot be decompressed, which its reader will report.
 
     Holds a zstd window of at most 8 MiB for the moment.
     """
@@ -269,22 +263,16 @@ def read_start(path: Path, compression: str) -> bytes:
         stored = file.read(SNIFFED_BYTES)
         if not compression or not stored:
             return stored
-        if compression == "gz":
-            return _unpack(lambda: zlib.decompressobj(wbits=31).decompress(stored, SNIFFED_BYTES))
         import zstandard
 
-        file.seek(0)
-        unpacker = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
-        return _unpack(lambda: unpacker.stream_reader(file).read(SNIFFED_BYTES))
-
-
-def _unpack(unpack: Callable[[], bytes]) -> bytes:
-    import zstandard
-
-    try:
-        return unpack()
-    except (zlib.error, zstandard.ZstdError, MemoryError):
-        return b""
+        try:
+            if compression == "gz":
+                return zlib.decompressobj(wbits=31).decompress(stored, SNIFFED_BYTES)
+            file.seek(0)
+            unpacker = zstandard.ZstdDecompressor(max_window_size=_ZSTD_WINDOW_BYTES)
+            return unpacker.stream_reader(file).read(SNIFFED_BYTES)
+        except (zlib.error, zstandard.ZstdError, MemoryError):
+            return b""
 
 
 def _recognise_bytes(start: bytes, *, is_stated_text: bool) -> Foreign | None:

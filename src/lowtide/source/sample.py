@@ -15,16 +15,16 @@ import math
 import random
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from lowtide.source.blocks import Block, Cursor, ReadSettings
-from lowtide.source.extent import measure_extent
+from lowtide.source.byte_stream import explain_damage
 from lowtide.source.find_inputs import InputFile, InputKind
-from lowtide.source.parts import parts_from
-from lowtide.source.read_parquet import explain_damage, open_parquet
-from lowtide.source.stream import read_blocks
+from lowtide.source.parts import Part
+from lowtide.source.read_parquet import open_parquet
+from lowtide.source.stream import measure_extent, read_blocks
 from lowtide.units import KIB, MIB
 
 if TYPE_CHECKING:
@@ -34,26 +34,26 @@ _ALIGNED_BYTES = 64 * KIB
 _BLANK = re.compile(rb"[ \n]")
 _MOST_FILES = 512
 _PASSED_BYTES = 96 * MIB
-"""So much text is read on the way to samples, all files together: for about half a second."""
+"""Text that is read on the way to samples, all files together: about half a second of reading."""
 _HELD_BLOCKS = 2
-"""So many times what samples of a block each take may be held: rows may be far longer than a block."""
+"""The most that samples may take, in blocks per sample: rows may be far longer than a block."""
 _COUNTED_PLACES, _COUNTED_BYTES = 1024, 16 * KIB
-"""Documents are counted by what parts them, at more places than text is read: where they are sorted by length,
-the shortest share of the text may hold most of them."""
+"""Documents are counted by what separates them, at more places than text is read: where they are sorted by
+length, a small share of the text may hold most of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SampledText:
-    """Blocks read from somewhere, and what reading them took. More than one only for a long row."""
+    """A block from somewhere in the inputs, and what reading it took. A long row comes in several blocks."""
 
     blocks: tuple[Block, ...]
     input_bytes: float
-    """How much of the stored input they hold."""
+    """Stored bytes of the input that the blocks come from."""
     documents: float
-    """That end in the sample."""
+    """Number of documents that end in the sample."""
     seconds: float
     stands_for: float = 1.0
-    """How many stretches like it all inputs have: sums over samples are weighted with it."""
+    """The number of such stretches in all inputs: the weight of this sample in sums."""
 
     @property
     def text_bytes(self) -> int:
@@ -67,13 +67,25 @@ class SampledText:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Group:
+class _Place:
+    """A byte of the inputs, laid end to end, from which a sample is to come."""
+
+    number: int
+    """Counted over all inputs."""
+    index: int
+    """Which of the inputs it lies in."""
+    offset: int
+    """The byte of that input."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Drawn:
     """Samples that stand for one stretch of the input, each for an equal part of it."""
 
-    place: int
+    place: _Place
     samples: list[SampledText]
     input_bytes: float
-    """What the stretch has of the stored input."""
+    """Stored bytes of the stretch."""
 
 
 def sample_inputs(
@@ -89,15 +101,27 @@ def sample_inputs(
         if samples is not None:
             return samples
     chance = random.Random(seed)
-    places = _draw(total, count, chance)
-    ends = _ends(inputs)
-    passed = [place for place in places if _is_passed(inputs[_locate(ends, place)[0]])]
-    groups = [
+    passed: list[_Place] = []
+    plain: list[_Place] = []
+    for place in _draw(inputs, count, chance):
+        file = inputs[place.index]
+        is_passed = bool(file.compression) or file.kind is InputKind.PARQUET
+        (passed if is_passed else plain).append(place)
+    plain = list({place.number: place for place in plain}.values())
+    drawn = [
         *_sample_passed(inputs, settings, passed, total / count, chance),
-        *_sample_plain(inputs, settings, sorted(set(places) - set(passed)), total / count, chance),
+        *_sample_plain(inputs, settings, plain, total / count, chance),
     ]
-    groups.sort(key=lambda group: group.place)
-    return _weigh(groups, total)
+    drawn.sort(key=lambda each: each.place.number)
+    # stretches without a sample are stood for by the others
+    scale = total / max(1.0, sum(each.input_bytes for each in drawn))
+    return [
+        replace(
+            sample, stands_for=scale * each.input_bytes / len(each.samples) / sample.input_bytes
+        )
+        for each in drawn
+        for sample in each.samples
+    ]
 
 
 def count_documents(
@@ -107,7 +131,7 @@ def count_documents(
     *,
     seed: int = 0,
 ) -> int:
-    """How many documents the inputs hold: by what footers say, by what parts them, else by the samples."""
+    """Number of documents in the inputs: by footers, by what separates documents, or else by the samples."""
     sampled = sum(sample.documents * sample.stands_for for sample in samples)
     mark = _mark(inputs, settings)
     sampled_rows = sum(sample.rows * sample.stands_for for sample in samples)
@@ -120,30 +144,33 @@ def count_documents(
     return round(sampled)
 
 
-def _draw(total: int, count: int, chance: random.Random) -> list[int]:
-    """A place in each of `count` equal stretches, in order."""
-    return [int(total * (number + chance.random()) / count) for number in range(count)]
-
-
-def _is_passed(file: InputFile) -> bool:
-    return bool(file.compression) or file.kind is InputKind.PARQUET
+def _draw(inputs: Sequence[InputFile], count: int, chance: random.Random) -> Iterator[_Place]:
+    """A place in each of `count` equal stretches of the inputs, in order."""
+    ends = list(itertools.accumulate(file.size_bytes for file in inputs))
+    total = ends[-1]
+    for stretch in range(count):
+        number = int(total * (stretch + chance.random()) / count)
+        index = bisect.bisect_right(ends, number)
+        if index == len(ends):
+            yield _Place(number=number, index=index - 1, offset=0)
+        else:
+            start = ends[index - 1] if index else 0
+            yield _Place(number=number, index=index, offset=number - start)
 
 
 def _sample_plain(
     inputs: Sequence[InputFile],
     settings: ReadSettings,
-    places: list[int],
+    places: list[_Place],
     stretch_bytes: float,
     chance: random.Random,
-) -> Iterator[_Group]:
+) -> Iterator[_Drawn]:
     """A sample from each place, in random order: long rows may use up what may be held."""
     left_bytes = _HELD_BLOCKS * len(places) * settings.block_bytes
-    ends = _ends(inputs)
     for place in chance.sample(places, len(places)):
-        index, offset = _locate(ends, place)
-        found = _read_one(_neighbours(inputs, index), settings, offset)
+        found = _read_one(_neighbours(inputs, place.index), settings, place.offset)
         if found:
-            yield _Group(place=place, samples=[found], input_bytes=stretch_bytes)
+            yield _Drawn(place=place, samples=[found], input_bytes=stretch_bytes)
             left_bytes -= found.text_bytes
         if left_bytes <= 0:
             break
@@ -152,35 +179,19 @@ def _sample_plain(
 def _sample_passed(
     inputs: Sequence[InputFile],
     settings: ReadSettings,
-    places: list[int],
+    places: list[_Place],
     stretch_bytes: float,
     chance: random.Random,
-) -> Iterator[_Group]:
+) -> Iterator[_Drawn]:
     """Samples of row groups and compressed files, as many of each as places fall into it."""
-    ends = _ends(inputs)
-    for index, located in itertools.groupby(places, lambda place: _locate(ends, place)[0]):
+    for index, located in itertools.groupby(places, lambda place: place.index):
         file, of_file = inputs[index], list(located)
-        offsets = [_locate(ends, place)[1] for place in of_file]
+        offsets = [place.offset for place in of_file]
         for stretch, count in _stretches(file, settings, offsets):
-            keep = _Keep(
-                count=count, passed_bytes=_PASSED_BYTES * count // len(places), chance=chance
-            )
-            samples = _keep_some(file, settings, stretch, keep)
+            passed_bytes = _PASSED_BYTES * count // len(places)
+            samples = _keep_some(file, settings, stretch, count, passed_bytes, chance)
             if samples:
-                yield _Group(place=of_file[0], samples=samples, input_bytes=stretch_bytes * count)
-
-
-def _weigh(groups: list[_Group], total: int) -> list[SampledText]:
-    """The samples with what each stands for; stretches without a sample are stood for by the others."""
-    scale = total / max(1.0, sum(group.input_bytes for group in groups))
-    return [
-        replace(
-            sample,
-            stands_for=scale * group.input_bytes / len(group.samples) / sample.input_bytes,
-        )
-        for group in groups
-        for sample in group.samples
-    ]
+                yield _Drawn(place=of_file[0], samples=samples, input_bytes=stretch_bytes * count)
 
 
 def _read_whole(
@@ -201,19 +212,6 @@ def _read_whole(
     return samples
 
 
-def _ends(inputs: Sequence[InputFile]) -> list[int]:
-    """Where each input ends, if all are laid end to end."""
-    return list(itertools.accumulate(file.size_bytes for file in inputs))
-
-
-def _locate(ends: Sequence[int], offset: int) -> tuple[int, int]:
-    """The input that a byte of all of them together lies in, and where in it."""
-    index = bisect.bisect_right(ends, offset)
-    if index == len(ends):
-        return index - 1, 0
-    return index, offset - (ends[index - 1] if index else 0)
-
-
 def _neighbours(inputs: Sequence[InputFile], index: int) -> list[InputFile]:
     """An input and those behind it that are read in the same way: one small file fills no block."""
     first = inputs[index]
@@ -232,23 +230,22 @@ def _read_one(
     position = _aligned(files[0], offset)
     started = time.perf_counter()
     blocks = read_blocks(files, settings, start=Cursor(file=0, position=position))
-    taken = _take(blocks, files[0])
-    seconds = time.perf_counter() - started
-    if not taken:
-        return None
-    input_bytes = _bytes_before(files, taken[-1].after) - _stored_at(files[0], position)
-    return _sampled(taken, input_bytes, seconds)
+    for row in _whole_rows(blocks, files[0].kind):
+        if any(block.text for block in row):
+            seconds = time.perf_counter() - started
+            input_bytes = _bytes_before(files, row[-1].after) - _stored_at(files[0], position)
+            return _sampled(row, input_bytes, seconds)
+    return None
 
 
-def _take(blocks: Iterator[Block], file: InputFile) -> tuple[Block, ...]:
-    """The next block that holds text; of a row that is cut, all blocks, for only its end has a place."""
-    taken: list[Block] = []
+def _whole_rows(blocks: Iterable[Block], kind: InputKind) -> Iterator[tuple[Block, ...]]:
+    """The blocks one by one; those of a row that is cut together, for only its end has a place."""
+    row: list[Block] = []
     for block in blocks:
-        if block.text:
-            taken.append(block)
-        if taken and (file.kind is InputKind.TEXT or not block.after.within):
-            break
-    return tuple(taken)
+        row.append(block)
+        if kind is InputKind.TEXT or not block.after.within:
+            yield tuple(row)
+            row.clear()
 
 
 def _aligned(file: InputFile, offset: int) -> int:
@@ -288,15 +285,15 @@ def _stored_at(file: InputFile, position: int) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Stretch:
-    """What is read from front to back: a row group, as its footer has it, or a compressed file."""
+    """A row group or a compressed file, which is read from front to back."""
 
     start: int
     length: int | None = None
-    """In rows; None where only reading tells."""
+    """Number of rows; None where only reading tells."""
     text_bytes: int = 0
-    """Of the column that holds the text, before compression; of a compressed file unknown."""
+    """Size of the column that holds the text, before compression; unknown for a compressed file."""
     stored_bytes: float = 0.0
-    """Its part of the file, going by `text_bytes`."""
+    """Its share of the file, going by `text_bytes`."""
 
 
 def _stretches(
@@ -317,8 +314,8 @@ def _stretches(
 
 def _row_groups(file: InputFile, settings: ReadSettings) -> list[_Stretch]:
     """Row groups that have rows."""
-    part = parts_from(Cursor(file=0, position=0), file, settings)[0]
-    with open_parquet(part, settings) as opened, explain_damage(file.path):
+    part = Part(file=file, settings=settings, start=Cursor(file=0, position=0))
+    with open_parquet(part) as opened, explain_damage(file.path):
         found = [
             opened.metadata.row_group(index) for index in range(opened.metadata.num_row_groups)
         ]
@@ -345,15 +342,6 @@ def _text_bytes(group: pq.RowGroupMetaData, column: str) -> int:
     return max(1, size or group.total_byte_size) if group.num_rows else 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Keep:
-    """How many samples are kept of what is passed, how much is passed, and the chance that chooses."""
-
-    count: int
-    passed_bytes: int
-    chance: random.Random
-
-
 @dataclass(frozen=True, slots=True, order=True)
 class _Passed:
     """A block on the way, or all blocks of a row that is cut."""
@@ -366,9 +354,14 @@ class _Passed:
 
 
 def _keep_some(
-    file: InputFile, settings: ReadSettings, stretch: _Stretch, keep: _Keep
+    file: InputFile,
+    settings: ReadSettings,
+    stretch: _Stretch,
+    count: int,
+    most_bytes: int,
+    chance: random.Random,
 ) -> list[SampledText]:
-    """Read a stretch, or its front, and keep some blocks: each as likely as it is long (Efraimidis, Spirakis).
+    """Read a stretch, or its front; keep `count` blocks, each as likely as it is long (Efraimidis-Spirakis).
 
     How much text and how many documents there are is known for all that was passed, and each sample has its
     share of that.
@@ -377,19 +370,21 @@ def _keep_some(
     held_bytes = text_bytes = documents = 0
     started = time.perf_counter()
     last = None
-    for number, blocks in enumerate(_whole_rows(file, settings, stretch)):
+    end = None if stretch.length is None else stretch.start + stretch.length
+    read = read_blocks([file], settings, start=Cursor(file=0, position=stretch.start))
+    for number, blocks in enumerate(_whole_rows(read, file.kind)):
         last = blocks[-1]
         size = sum(block.text_bytes for block in blocks)
         text_bytes += size
         documents += sum(block.document_count for block in blocks)
-        key = math.log(1 - keep.chance.random()) / max(1, size)
+        key = math.log(1 - chance.random()) / max(1, size)
         heapq.heappush(kept, _Passed(key, number, size, blocks))
         held_bytes += size
         while len(kept) > 1 and (
-            len(kept) > keep.count or held_bytes > _HELD_BLOCKS * keep.count * settings.block_bytes
+            len(kept) > count or held_bytes > _HELD_BLOCKS * count * settings.block_bytes
         ):
             held_bytes -= heapq.heappop(kept).text_bytes
-        if text_bytes >= keep.passed_bytes:
+        if text_bytes >= most_bytes or (end is not None and last.after.position >= end):
             break
     if last is None or not text_bytes:
         return []
@@ -408,21 +403,6 @@ def _keep_some(
     ]
 
 
-def _whole_rows(
-    file: InputFile, settings: ReadSettings, stretch: _Stretch
-) -> Iterator[tuple[Block, ...]]:
-    """The blocks of a stretch one by one; those of a row that is cut together."""
-    blocks: list[Block] = []
-    end = None if stretch.length is None else stretch.start + stretch.length
-    for block in read_blocks([file], settings, start=Cursor(file=0, position=stretch.start)):
-        blocks.append(block)
-        if not block.after.within or file.kind is InputKind.TEXT:
-            yield tuple(blocks)
-            blocks.clear()
-            if end is not None and block.after.position >= end:
-                break
-
-
 def _passed_stored(stretch: _Stretch, last: Block) -> float:
     """Stored bytes of a stretch up to the end of a block; the last may reach into the next row group."""
     if stretch.length is None:
@@ -432,7 +412,7 @@ def _passed_stored(stretch: _Stretch, last: Block) -> float:
 
 
 def _mark(inputs: Sequence[InputFile], settings: ReadSettings) -> bytes:
-    """What stands between two documents, where all inputs have the same; else nothing."""
+    """The bytes between two documents, if they are the same in all inputs; else none."""
     kinds = {file.kind for file in inputs}
     if kinds == {InputKind.JSONL}:
         return b"\n"
@@ -442,19 +422,17 @@ def _mark(inputs: Sequence[InputFile], settings: ReadSettings) -> bytes:
 
 
 def _count_marks(inputs: Sequence[InputFile], mark: bytes, seed: int) -> float:
-    """How often a mark stands in the inputs, or their last document has none."""
-    total = sum(file.size_bytes for file in inputs)
-    ends, rates = _ends(inputs), []
-    for place in _draw(total, _COUNTED_PLACES, random.Random(seed)):
-        index, offset = _locate(ends, place)
-        file = inputs[index]
-        start = max(0, min(offset, file.size_bytes - _COUNTED_BYTES))
+    """How often a mark stands in the inputs; a last document without one counts too."""
+    rates = []
+    for place in _draw(inputs, _COUNTED_PLACES, random.Random(seed)):
+        file = inputs[place.index]
+        start = max(0, min(place.offset, file.size_bytes - _COUNTED_BYTES))
         with file.path.open("rb") as opened:
             opened.seek(start)
             data = opened.read(_COUNTED_BYTES)
         ends_open = start + len(data) >= file.size_bytes and not data.endswith(mark)
         rates.append((data.count(mark) + ends_open) / max(1, len(data)))
-    return total * sum(rates) / len(rates)
+    return sum(file.size_bytes for file in inputs) * sum(rates) / len(rates)
 
 
 def _sampled(blocks: tuple[Block, ...], input_bytes: float, seconds: float) -> SampledText:

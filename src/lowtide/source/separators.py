@@ -1,4 +1,4 @@
-"""How documents lie in a text file: one kind of separator each, all with the same two questions.
+"""How documents lie in a text file: the kinds of separators, which all answer the same two questions.
 
 `end_of_last(data)` says how far whole documents reach; `convert(data)` turns them into block text. Neither
 makes an object per document on the common path: a literal separator that is also the delimiter passes the
@@ -6,7 +6,7 @@ file's own bytes through.
 
     "file"         the whole file is one document
     "line"         one a line; a carriage return before the newline is dropped
-    "blank-line"   parted by lines that are empty or only ASCII white space; the line end before them goes too
+    "blank-line"   separated by lines that are empty or ASCII white space; the line end before them goes too
     anything else  that text itself, found from left to right
 """
 
@@ -15,14 +15,13 @@ from __future__ import annotations
 import difflib
 import re
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 
 from lowtide.errors import UsageError
 
 MARKER = b"\x00<|lowtide-document|>"
-"""Stands between documents where the input has no separator of its own to lend."""
+"""Stands between documents where the input has no separator that can serve."""
 
 _NAMES = ("file", "line", "blank-line")
 _MEANT = {
@@ -33,7 +32,7 @@ _MEANT = {
 }
 _WORDS = re.compile(r"[a-z]+(?:-[a-z]+)*")
 _ESCAPES = re.compile(r"(?:\\[nrt])+")
-_NEWLINE = 0x0A
+_NEWLINE = re.compile(rb"\n")
 _SPACE = rb"[ \t\r\x0b\x0c]"
 _BLANK_LINES = re.compile(rb"\n(?:" + _SPACE + rb"*+\n)+")
 _LEADING_BLANK_LINES = re.compile(rb"(?:" + _SPACE + rb"*+\n)*+")
@@ -49,29 +48,33 @@ class Converted:
     empty_count: int = 0
 
 
-class Separator(Protocol):
-    """What parts the documents of a text file."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Separator:
+    """What separates the documents of a text file; this one: nothing but the file's end."""
 
-    @property
-    def pattern(self) -> re.Pattern[bytes] | None:
-        """Finds a separator; None where only the file's end is one."""
+    delimiter: bytes
+    pattern: re.Pattern[bytes] | None = None
+    """Finds a separator; None where only the file's end is one."""
+    unsplittable: tuple[bytes, ...] = ()
+    """Byte strings that no cut may fall into."""
 
-    @property
-    def unsplittable(self) -> tuple[bytes, ...]:
-        """What no cut may fall into."""
-
-    def end_of_last(self, data: bytes, *, inside: bool) -> int:
+    def end_of_last(self, data: bytes, *, inside: bool) -> int:  # noqa: ARG002
         """Offset just after the last whole separator, or 0. `inside`: a document was begun before."""
+        return 0
 
-    def convert(self, data: bytes, *, inside: bool, at_end: bool) -> Converted:
+    def convert(self, data: bytes, *, inside: bool, at_end: bool) -> Converted:  # noqa: ARG002
         """Block text of data that ends with a separator, or at the end of the file."""
+        if not data and not inside:
+            return Converted(text=b"", document_count=0)
+        return Converted(text=data + self.delimiter, document_count=1)
 
-    def unfinished_bytes(self, data: bytes) -> int:
-        """How many bytes at the end may be the beginning of a separator."""
+    def unfinished_bytes(self, data: bytes) -> int:  # noqa: ARG002
+        """The number of bytes at the end that may be the beginning of a separator."""
+        return 0
 
 
 def default_delimiter(separator: str) -> bytes:
-    """What to put behind each document: the input's own separator where it can serve.
+    """The bytes to put behind each document: the input's own separator if possible.
 
     A literal that overlaps itself, such as `----`, cannot: "a-" followed by it would read as "a" and more.
     """
@@ -112,7 +115,7 @@ def literal_bytes(separator: str) -> bytes:
         ) from error
     if not literal:
         raise UsageError(
-            "an empty separator parts nothing",
+            "an empty separator separates nothing",
             remedy="use `--separator file`, or name a text such as `<|endoftext|>`",
         )
     return literal
@@ -126,47 +129,24 @@ def overlaps_itself(literal: bytes) -> bool:
 def choose_separator(separator: str, delimiter: bytes) -> Separator:
     """The kind of separator a setting names."""
     if separator == "file":
-        return WholeFile(delimiter=delimiter)
+        return Separator(delimiter=delimiter)
     if separator == "line":
-        return LineEnd(delimiter=delimiter)
+        return _LineEnd(delimiter=delimiter, pattern=_NEWLINE)
     if separator == "blank-line":
-        return BlankLine(delimiter=delimiter)
+        return _BlankLine(delimiter=delimiter, pattern=_BLANK_LINES)
     literal = literal_bytes(separator)
-    return LiteralText(
+    return _LiteralText(
         delimiter=delimiter,
+        pattern=re.compile(re.escape(literal)),
+        unsplittable=(literal,),
         literal=literal,
         overlapping=overlaps_itself(literal),
-        pattern=re.compile(re.escape(literal)),
     )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WholeFile:
-    """The end of the file is the only end of a document."""
-
-    delimiter: bytes
-    pattern: re.Pattern[bytes] | None = None
-    unsplittable: tuple[bytes, ...] = ()
-
-    def end_of_last(self, data: bytes, *, inside: bool) -> int:  # noqa: ARG002
-        return 0
-
-    def convert(self, data: bytes, *, inside: bool, at_end: bool) -> Converted:  # noqa: ARG002
-        if not data and not inside:
-            return Converted(text=b"", document_count=0)
-        return Converted(text=data + self.delimiter, document_count=1)
-
-    def unfinished_bytes(self, data: bytes) -> int:  # noqa: ARG002
-        return 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LineEnd:
+class _LineEnd(Separator):
     """Every line is a document."""
-
-    delimiter: bytes
-    pattern: re.Pattern[bytes] | None = re.compile(rb"\n")
-    unsplittable: tuple[bytes, ...] = ()
 
     def end_of_last(self, data: bytes, *, inside: bool) -> int:  # noqa: ARG002
         return data.rfind(b"\n") + 1
@@ -177,7 +157,7 @@ class LineEnd:
         if b"\r" in data:
             data = data.replace(b"\r\n", b"\n")
         octets = np.frombuffer(data, dtype=np.uint8)
-        newlines = octets == _NEWLINE
+        newlines = octets == ord(b"\n")
         empty = newlines.copy()  # a newline behind a newline, or where no document was begun
         empty[1:] &= newlines[:-1]
         empty[:1] &= not inside
@@ -192,17 +172,10 @@ class LineEnd:
             empty_count=empty_count,
         )
 
-    def unfinished_bytes(self, data: bytes) -> int:  # noqa: ARG002
-        return 0
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BlankLine:
-    """Paragraphs: blank lines part them, and blank lines at a document's start are not part of it."""
-
-    delimiter: bytes
-    pattern: re.Pattern[bytes] | None = _BLANK_LINES
-    unsplittable: tuple[bytes, ...] = ()
+class _BlankLine(Separator):
+    """Paragraphs: blank lines separate them, and blank lines at a document's start are not part of it."""
 
     def end_of_last(self, data: bytes, *, inside: bool) -> int:
         newline = data.rfind(b"\n")
@@ -231,17 +204,12 @@ class BlankLine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LiteralText:
+class _LiteralText(Separator):
     """Documents are what lies between occurrences of a text, exactly."""
 
-    delimiter: bytes
     literal: bytes
     overlapping: bool
-    pattern: re.Pattern[bytes] | None
-
-    @property
-    def unsplittable(self) -> tuple[bytes, ...]:
-        return (self.literal,)
+    """Whether two occurrences can share bytes."""
 
     def end_of_last(self, data: bytes, *, inside: bool) -> int:  # noqa: ARG002
         if not self.overlapping:

@@ -1,23 +1,26 @@
 """The stream of blocks: all inputs, one after the other, as text for the encoder.
 
-    inputs ─► parts ─► read_text | read_jsonl | read_parquet | read_arrow ─► pieces ─► blocks
-                       or, for examples, examples/read_examples
+    inputs ─► parts ─► the reader of the format ─► pieces ─► blocks
 
 What the blocks hold, laid end to end, depends on the inputs and on `column`, `separator`, `bad_text`,
 `delimiter`, `tail` and `examples` alone. Block size and limits only move the borders. Reading from any
 block's `after` gives the rest of the same stream.
+
+A new format has a name (`InputKind`), a reader in `_READERS` (and one in `read_examples` if it has rows),
+and a branch in `measure_extent`.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import xxhash
 
 from lowtide.errors import ChangedInputError, LowtideError, UsageError
+from lowtide.source import parquet_footer, read_arrow
 from lowtide.source.blocks import (
     FIRST_PIECE_BYTES,
     LISTED_BAD_ROWS,
@@ -33,13 +36,13 @@ from lowtide.source.blocks import (
     Spans,
     Stretch,
 )
-from lowtide.source.byte_stream import explain_open_errors
+from lowtide.source.byte_stream import explain_damage, explain_open_errors, open_window
 from lowtide.source.find_inputs import InputFile, InputKind
 from lowtide.source.parts import Part, parts_from
-from lowtide.source.read_arrow import read_arrow
 from lowtide.source.read_jsonl import read_jsonl
 from lowtide.source.read_parquet import read_parquet
 from lowtide.source.read_text import read_text
+from lowtide.units import GIB, MIB
 
 __all__ = [
     "FIRST_PIECE_BYTES",
@@ -49,6 +52,8 @@ __all__ = [
     "Cursor",
     "PartlyRead",
     "ReadSettings",
+    "find_tail",
+    "measure_extent",
     "read_blocks",
 ]
 
@@ -56,7 +61,7 @@ _READERS = {
     InputKind.TEXT: read_text,
     InputKind.JSONL: read_jsonl,
     InputKind.PARQUET: read_parquet,
-    InputKind.ARROW: read_arrow,
+    InputKind.ARROW: read_arrow.read_arrow,
 }
 
 
@@ -74,7 +79,8 @@ def read_blocks(
     each read some of it: `partly_read` is what came with `start`. Holds two blocks and what the reader of the
     format holds (see there).
     """
-    bench = _Bench(settings=settings, done_before=_sizes_before(inputs))
+    builder = _BlockBuilder(settings=settings)
+    builder.done_before = sum(file.size_bytes for file in inputs[: start.file])
     for index in range(start.file, len(inputs)):
         file = inputs[index]
         cursor = start if index == start.file else Cursor(file=index, position=0)
@@ -83,22 +89,23 @@ def read_blocks(
             _refuse_overwritten(file, settings, before.stretches)
         reading = _Reading(file, cursor, before)
         for part in parts_from(cursor, file, settings):
-            for piece in read_pieces(part, settings):
-                if bench.must_clear_before(piece, part):
-                    yield bench.clear()
+            for piece in read_pieces(part):
+                if builder.must_clear_before(piece, part):
+                    yield builder.clear()
                 reading.add(piece.text)
                 if piece.after.file > index and _was_touched(file):
                     # before the cursor leaves the file: no checkpoint may stand behind text of two versions
                     _refuse_overwritten(file, settings, reading.stretches)
-                bench.add(piece, part, reading)
-                if bench.is_full():
-                    yield bench.clear()
-    if bench.holds_something():
-        yield bench.clear()
+                builder.add(piece, part, reading)
+                if builder.is_full():
+                    yield builder.clear()
+        builder.done_before += file.size_bytes
+    if builder.holds_something():
+        yield builder.clear()
 
 
 class _Reading:
-    """A file from the cursor on, and what was read of it before."""
+    """What was read of a file: before its start cursor by other processes, and since."""
 
     def __init__(self, file: InputFile, start: Cursor, before: PartlyRead | None) -> None:
         self._changed_ns = file.changed_ns
@@ -129,7 +136,7 @@ class _Reading:
 def _was_touched(file: InputFile) -> bool:
     """Whether a file was changed in any way since it was found.
 
-    It may be written to, and its time of writing set back: only the time of its last change of any sort tells.
+    A program can write to it and set its modification time back, but not its change time (ctime).
     """
     if file.is_stdin:
         return False
@@ -140,13 +147,13 @@ def _was_touched(file: InputFile) -> bool:
 def _refuse_overwritten(
     file: InputFile, settings: ReadSettings, stretches: Sequence[Stretch]
 ) -> None:
-    """A ChangedInputError if the text that was read is no longer the file's.
+    """Raise a `ChangedInputError` if the file no longer holds the text that was read.
 
-    A hard link or other rights touch a file too, so it is read again before it is refused.
+    A new hard link or new permissions change the ctime too, so the file is read again before it is refused.
     """
     changed = ChangedInputError(
         f"{file.path} was written to while it was read",
-        remedy="let whatever writes it finish, then pass `--restart`",
+        remedy="wait until whatever writes it is done, then pass `--restart`",
     )
     for stretch in stretches:
         try:
@@ -158,10 +165,10 @@ def _refuse_overwritten(
 
 
 def _digest_again(file: InputFile, settings: ReadSettings, stretch: Stretch) -> str:
-    """Of as much text as the stretch had. Blocks of another size end elsewhere, so its bytes are counted."""
+    """The digest of as much text as the stretch had: blocks of another size end elsewhere, so bytes count."""
     digest, left_bytes = xxhash.xxh3_128(), stretch.text_bytes
     for part in parts_from(stretch.start, file, settings):
-        for piece in read_pieces(part, settings):
+        for piece in read_pieces(part):
             digest.update(memoryview(piece.text)[:left_bytes])
             left_bytes -= len(piece.text)
             if left_bytes <= 0:
@@ -169,18 +176,10 @@ def _digest_again(file: InputFile, settings: ReadSettings, stretch: Stretch) -> 
     return digest.hexdigest()
 
 
-def _sizes_before(inputs: Sequence[InputFile]) -> list[int]:
-    """Stored bytes of all files before each one."""
-    before = [0]
-    for file in inputs:
-        before.append(before[-1] + file.size_bytes)
-    return before
-
-
-def read_pieces(part: Part, settings: ReadSettings) -> Iterator[Piece]:
-    """What the part's reader yields, and at last a piece that only moves the cursor behind the part."""
+def read_pieces(part: Part) -> Iterator[Piece]:
+    """The pieces of a part; the last one only moves the cursor behind the part."""
     done_bytes = 0
-    for piece in _read(part, settings):
+    for piece in _reader_of(part)(part):
         done_bytes = piece.done_bytes
         yield piece
     if part.end is None:
@@ -188,37 +187,74 @@ def read_pieces(part: Part, settings: ReadSettings) -> Iterator[Piece]:
     yield Piece(after=part.after, done_bytes=done_bytes)
 
 
-def _read(part: Part, settings: ReadSettings) -> Iterator[Piece]:
-    """The pieces of a part, by its format's reader: of text, or of examples."""
-    reading = settings.examples
-    if reading is None:
-        return _READERS[part.file.kind](part, settings)
-    from lowtide.source.examples import read_examples  # only those who have examples wait for it
+def _reader_of(part: Part) -> Callable[[Part], Iterator[Piece]]:
+    """The reader of the part's format: of text, or of examples."""
+    if part.settings.examples is None:
+        return _READERS[part.file.kind]
+    from lowtide.source.examples.read_examples import READERS  # only those who have examples wait
 
-    if part.file.kind is InputKind.JSONL:
-        return read_examples.read_lines(part, settings, reading)
-    if part.file.kind is InputKind.PARQUET:
-        return read_examples.read_parquet_rows(part, settings, reading)
-    if part.file.kind is InputKind.ARROW:
-        return read_examples.read_arrow_rows(part, settings, reading)
+    if part.file.kind in READERS:
+        return READERS[part.file.kind]
     raise UsageError(
         f"{part.file.path} is read as text, and examples come in rows",
         remedy="name JSONL, Parquet or Arrow files (`.jsonl`, `.parquet`, `.arrow`), or leave out `--examples`",
     )
 
 
+def measure_extent(file: InputFile) -> int:
+    """The length of an input in the unit that cursors count: bytes of text once decompressed, or rows.
+
+    A footer or a size is enough, but for compressed text, which is unpacked and dropped.
+    """
+    if file.kind is InputKind.PARQUET:
+        with explain_open_errors(file), explain_damage(file.path):
+            return parquet_footer.count_rows(file)
+    if file.kind is InputKind.ARROW:
+        with explain_damage(file.path):
+            return read_arrow.count_rows(file)
+    if not file.compression:
+        return file.size_bytes
+    with open_window(file, limit_bytes=GIB) as window:
+        while not window.at_end:
+            window.fill(MIB)
+            window.drop(len(window.data))
+        return window.position
+
+
+def find_tail(inputs: Sequence[InputFile], fraction: float) -> Cursor:
+    """Where the last `fraction` of the inputs begins, by their stored size.
+
+    All inputs weigh as many bytes as they have on disk; inside the one that the border falls into, the
+    border lies at the same share of its rows or of its text.
+    """
+    if any(file.is_stdin for file in inputs):
+        raise UsageError(
+            "the last part of standard input is not known before its end",
+            remedy="pass `--split hash` or `--val 0`, or write the text to a file first",
+        )
+    total = sum(file.size_bytes for file in inputs)
+    before = total - int(total * fraction)
+    for index, file in enumerate(inputs):
+        if before < file.size_bytes:
+            extent = measure_extent(file)
+            return Cursor(file=index, position=extent * before // file.size_bytes)
+        before -= file.size_bytes
+    return Cursor(file=len(inputs), position=0)
+
+
 @dataclass(slots=True, kw_only=True)
-class _Bench:
+class _BlockBuilder:
     """The pieces of the block that is being put together."""
 
     settings: ReadSettings
-    done_before: list[int]
+    done_before: int = 0
+    """Stored bytes of all files before the one being read."""
     texts: list[bytes] = field(default_factory=list)
     size_bytes: int = 0
     document_count: int = 0
     after: Cursor = field(default_factory=lambda: Cursor(file=0, position=0))
     reading: _Reading | None = None
-    """Of the file that `after` lies in."""
+    """What was read of the file that `after` lies in; None at a file's start."""
     done_bytes: int = 0
     held_out: bool = False
     bad: list[BadRow] = field(default_factory=list)
@@ -226,7 +262,7 @@ class _Bench:
     empty_count: int = 0
     learnt: list[Spans] = field(default_factory=list)
     began: float = field(default_factory=time.monotonic)
-    """When it was last empty, by the clock."""
+    """When the block was begun, in wall time."""
 
     def must_clear_before(self, piece: Piece, part: Part) -> bool:
         """Whether the piece does not belong into the same block."""
@@ -237,18 +273,18 @@ class _Bench:
         return is_too_much or (part.held_out != self.held_out and bool(piece.text))
 
     def is_full(self) -> bool:
-        """Whether it is time for a block: by its size, or where templates are slow by the clock."""
+        """Whether it is time for a block: by its size, or by the time that slow templates took."""
         if self.size_bytes >= self.settings.block_bytes:
             return True
         is_slow = time.monotonic() - self.began > SLOW_SECONDS
         return is_slow and self.settings.examples is not None and self.holds_something()
 
     def holds_something(self) -> bool:
-        """Whether a block made now would say anything."""
+        """Whether a block made now would hold text or counts."""
         return bool(self.size_bytes or self.bad_count or self.empty_count)
 
     def add(self, piece: Piece, part: Part, reading: _Reading) -> None:
-        """Lay a piece behind the others."""
+        """Append a piece."""
         if len(piece.learnt):
             self.learnt.append(piece.learnt + self.size_bytes)
         if piece.text:
@@ -258,14 +294,14 @@ class _Bench:
             self.held_out = part.held_out
         self.document_count += piece.document_count
         self.after = piece.after
-        self.reading = reading if piece.after.file == part.index else None
-        self.done_bytes = self.done_before[part.index] + piece.done_bytes
+        self.reading = reading if piece.after.file == part.start.file else None
+        self.done_bytes = self.done_before + piece.done_bytes
         self.bad.extend(piece.bad[: LISTED_BAD_ROWS - len(self.bad)])
         self.bad_count += piece.bad_count
         self.empty_count += piece.empty_count
 
     def clear(self) -> Block:
-        """The block made of all pieces; the bench is empty afterwards. A single piece is not copied."""
+        """The block made of all pieces, after which another begins. A single piece is not copied."""
         block = Block(
             text=self.texts[0] if len(self.texts) == 1 else b"".join(self.texts),
             document_count=self.document_count,

@@ -1,4 +1,4 @@
-"""Is it UTF-8, where not, and what to put there instead.
+"""Check that text is UTF-8, find where it is not, and replace what is not.
 
 Checking costs 0.06 ns a byte for ASCII and about 0.4 for other scripts; only damaged text pays more.
 """
@@ -39,17 +39,17 @@ def is_utf8(text: bytes) -> bool:
     return True
 
 
-def first_bad_byte(text: bytes | memoryview, *, start: int = 0) -> int | None:
-    """Offset of the first byte, at or after `start`, that is not part of valid UTF-8."""
+def first_bad_byte(text: bytes) -> int | None:
+    """Offset of the first byte that is not part of valid UTF-8."""
     try:
-        codecs.utf_8_decode(memoryview(text)[start:], "strict", True)
+        codecs.utf_8_decode(text, "strict", True)
     except UnicodeDecodeError as error:
-        return start + error.start
+        return error.start
     return None
 
 
 def replace_bad(text: bytes) -> tuple[bytes, int]:
-    """The text with U+FFFD for what is not UTF-8, as `errors="replace"` does it, and how many."""
+    """The text with U+FFFD for what is not UTF-8, as by `errors="replace"`, and the number of replacements."""
     fixed = text.decode("utf-8", "replace")
     # Three bytes that spell U+FFFD themselves are valid wherever they stand: they were there before.
     count = fixed.count(_REPLACEMENT) - text.count(_REPLACEMENT.encode())

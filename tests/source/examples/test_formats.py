@@ -269,8 +269,8 @@ def test_a_cluster_of_long_chats_is_read_a_few_blocks_at_a_time(
     leaves = [f"{column}.list.element.{key}" for key in ("role", "content")]
     most_bytes = settings.document_limit_bytes * 5 // 4 if alike else 5 * settings.block_bytes
     count = 0
-    with open_parquet(part, settings) as file:
-        for batch in read_batches(file, part, settings, leaves):
+    with open_parquet(part) as file:
+        for batch in read_batches(file, part, leaves):
             count += len(batch.rows)
             assert len(batch.rows) == 1 or batch.rows.nbytes < most_bytes
     assert count == len(rows)

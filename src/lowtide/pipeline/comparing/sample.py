@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import BinaryIO
 
 from lowtide.errors import DataError
-from lowtide.source.extent import measure_extent
 from lowtide.source.find_inputs import InputFile, InputKind
 from lowtide.source.safe_cuts import CutRule, last_safe_cut
 from lowtide.source.separators import default_delimiter
-from lowtide.source.stream import Block, Cursor, ReadSettings, read_blocks
+from lowtide.source.stream import Block, Cursor, ReadSettings, measure_extent, read_blocks
 from lowtide.units import KIB, MIB
 
 PARTS = 16

@@ -1,6 +1,6 @@
 """The built-in templates: fast ones in plain Python, and the Jinja text that says the same.
 
-A test holds the two equal. The Jinja text is what a dataset's manifest keeps.
+A test holds the two equal. A dataset's manifest keeps the Jinja text.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from lowtide.source.examples.marks import SpecialNames
+from lowtide.source.examples.piece_builder import PieceBuilder
 from lowtide.source.examples.settings import ExampleKind, Learn
-from lowtide.source.examples.sheet import Sheet
-from lowtide.source.examples.special_names import SpecialNames
 from lowtide.source.examples.turns import ROLE_NAMES, BadExampleError, Turn
 
 CHATML = """\
@@ -57,7 +57,7 @@ _ASSISTANT = frozenset(
 
 
 class BuiltInTemplate:
-    """Text before each content and behind it; what is behind an assistant's content is learnt with it."""
+    """Text before and behind each content; behind an assistant's content it is in the loss mask too."""
 
     whole_messages = False
     tokens: Mapping[str, str] = MappingProxyType({})
@@ -89,21 +89,24 @@ class BuiltInTemplate:
         self._last = names.to_marks(last).encode()
 
     def expect(self, examples: Sequence[list[Turn]]) -> None:
-        """Each is rendered when its turn comes."""
+        """Does nothing: each example is rendered when it is asked for."""
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Does nothing: there is no process."""
 
-    def render(self, turns: Sequence[Turn], learn: Learn, sheet: Sheet) -> None:
-        """Lay the text of an example on the sheet, as parts of which some are learnt."""
-        parts, learnt, before = sheet.parts, sheet.learnt, len(sheet.learnt)
+    def render(self, turns: Sequence[Turn], learn: Learn, builder: PieceBuilder) -> None:
+        """Append the text of an example, in parts of which some are in the loss mask."""
+        parts, learnt, before = builder.parts, builder.learnt, len(builder.learnt)
         last = before  # where the last answer's part is noted, if it has one
         is_text = self._names.policy == "text"
         openings = self._first
         for turn in turns:
             role = turn.role
             if role not in openings:
-                raise BadExampleError(_unknown_role(role, self.name))
+                known = ", ".join(_ROLES)
+                raise BadExampleError(
+                    f"the role {role[:40]!r} is not known to template {self.name}: it knows {known}"
+                )
             content = turn.content
             is_safe = is_text and content.isascii()  # nothing to check, and soon known
             body = content.encode() if is_safe else self._names.content_bytes(content)
@@ -157,9 +160,3 @@ def plain(names: SpecialNames, kind: ExampleKind, end_of_text: str | None) -> Bu
 def _with_aliases(openings: Mapping[str, bytes]) -> dict[str, bytes]:
     aliases = {name: openings[role] for name, role in ROLE_NAMES.items()}
     return {**openings, **aliases}
-
-
-def _unknown_role(role: str, template: str) -> str:
-    return (
-        f"the role {role[:40]!r} is not known to template {template}: it knows {', '.join(_ROLES)}"
-    )

@@ -12,18 +12,25 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from lowtide.errors import DataError, UsageError
-from lowtide.source.arrow_arrays import as_numbers
-from lowtide.source.columns import find_type, is_text
+from lowtide.source.columns import (
+    as_binary,
+    as_numbers,
+    checked,
+    find_type,
+    is_list,
+    is_text,
+    list_borders,
+    plain_list,
+    text_lengths,
+)
 from lowtide.source.examples.settings import COLUMNS, ExampleReading
 from lowtide.source.examples.turns import Turn
-from lowtide.source.read_arrow import checked
-from lowtide.source.rows import text_lengths
+from lowtide.source.utf8 import is_utf8
 
 _FIXED_BYTES = 8
-"""What a value that is not text counts for."""
+"""The size that a value counts for if it is not text."""
 
 
 def needed_columns(schema: pa.Schema, reading: ExampleReading, path: str) -> list[str]:
@@ -56,22 +63,30 @@ def leaf_paths(paths: Sequence[str], columns: Sequence[str], keys: Sequence[str]
 
 
 def row_bytes(values: pa.Array) -> npt.NDArray[np.int64]:
-    """How many bytes each row takes as text, about; what a dictionary stands for is counted in full."""
-    values = _plain_list(values)
+    """The approximate bytes of each row as text; an entry of a dictionary is counted in full for each row."""
+    values = plain_list(values)
     kind = values.type
     if is_text(kind):
         return text_lengths(values)
     if pa.types.is_dictionary(kind):
-        return row_bytes(values.dictionary)[as_numbers(_wide(values.indices))]
-    if _is_list(kind):
+        return row_bytes(values.dictionary)[as_numbers(values.indices.cast(pa.int64()))]
+    if is_list(kind):
         ends = np.concatenate(([0], np.cumsum(row_bytes(values.flatten()) + _FIXED_BYTES)))
-        borders = _borders(values)
+        borders = list_borders(values)
         return ends[borders[1:]] - ends[borders[:-1]]
     if pa.types.is_struct(kind):
         return sum(
             (row_bytes(child) for child in values.flatten()), np.zeros(len(values), dtype=np.int64)
         )
     return np.full(len(values), _FIXED_BYTES, dtype=np.int64)
+
+
+def rows_of(columns: Mapping[str, pa.Array]) -> Iterator[dict[str, object]]:
+    """The rows of several columns, as objects."""
+    names = list(columns)
+    values = [to_python(column) for column in columns.values()]
+    for row in zip(*values, strict=True):
+        yield dict(zip(names, row, strict=True))
 
 
 def to_python(values: pa.Array) -> list[object]:
@@ -81,13 +96,13 @@ def to_python(values: pa.Array) -> list[object]:
         entries = to_python(values.dictionary)
         return [None if i is None else entries[i] for i in values.indices.to_pylist()]
     if is_text(kind):
-        return _texts(_as_binary(values).to_pylist())
+        return _texts(as_binary(values).to_pylist())
     if pa.types.is_map(kind):
-        return [_pairs(row) for row in to_python(_plain_list(values))]
-    if _is_list(kind):
+        return [_pairs(row) for row in to_python(plain_list(values))]
+    if is_list(kind):
         items = to_python(values.flatten())
         rows: list[object] = [
-            items[start:end] for start, end in pairwise(_borders(values).tolist())
+            items[start:end] for start, end in pairwise(list_borders(values).tolist())
         ]
     elif pa.types.is_struct(kind):
         names = [field.name for field in kind]
@@ -123,7 +138,7 @@ def _without_nanoseconds(values: pa.Array) -> pa.Array:
 
 def fast_turns(messages: pa.Array, reading: ExampleReading) -> list[list[Turn]] | None:
     """The turns of each row of a list of structs, or None where a row needs a closer look."""
-    if not _is_list(messages.type) or messages.null_count:
+    if not is_list(messages.type) or messages.null_count:
         return None
     flat = messages.flatten()
     if not pa.types.is_struct(flat.type) or flat.null_count:
@@ -131,7 +146,7 @@ def fast_turns(messages: pa.Array, reading: ExampleReading) -> list[list[Turn]] 
     children = dict(zip((field.name for field in flat.type), flat.flatten(), strict=True))
     roles = to_python(children[reading.column("role")])
     contents = to_python(children[reading.column("content")])
-    borders = _borders(messages)
+    borders = list_borders(messages)
     is_plain = all(type(text) is str for text in roles) and all(type(t) is str for t in contents)
     if not is_plain or (np.diff(borders) == 0).any():
         return None
@@ -140,9 +155,9 @@ def fast_turns(messages: pa.Array, reading: ExampleReading) -> list[list[Turn]] 
 
 
 def check_damage(values: pa.Array) -> None:
-    """Refuse offsets that lie outside: a mapped file may hold anything. Raises what Arrow raises."""
+    """Refuse offsets that lie outside: a mapped file may hold anything. Raises an error of Arrow's."""
     values.validate(full=False)
-    values = _plain_list(values)
+    values = plain_list(values)
     kind = values.type
     if is_text(kind):
         checked(values)
@@ -176,7 +191,7 @@ def _check_kind(
         if not is_text(kind):
             raise UsageError(f"{path}: column {column!r} holds {kind}, not text", remedy=remedy)
         return
-    message = kind.value_type if _is_list(kind) else kind
+    message = kind.value_type if is_list(kind) else kind
     keys = [reading.column("role"), reading.column("content")]
     there = [field.name for field in message] if pa.types.is_struct(message) else []
     if not there:
@@ -189,55 +204,15 @@ def _check_kind(
             )
 
 
-def _plain_list(values: pa.Array) -> pa.Array:
-    """A map as the list of structs that it is; anything else as it came."""
-    kind = values.type
-    return values.cast(pa.list_(kind.field(0).type)) if pa.types.is_map(kind) else values
-
-
 def _pairs(entries: object) -> object:
     """The entries of a map as pairs, which is how Arrow shows them."""
     return [tuple(entry.values()) for entry in entries] if isinstance(entries, list) else entries
-
-
-def _is_list(kind: pa.DataType) -> bool:
-    checks = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
-    return any(check(kind) for check in checks)
-
-
-def _borders(values: pa.Array) -> npt.NDArray[np.int64]:
-    """Where each row's items begin in the flattened column, and where the last ends."""
-    lengths = as_numbers(pc.list_value_length(values))
-    return np.concatenate(([0], np.cumsum(lengths)))
-
-
-def _as_binary(values: pa.Array) -> pa.Array:
-    kind = values.type
-    wide = pa.types.is_large_string(kind) or pa.types.is_large_binary(kind)
-    return values.cast(pa.large_binary() if wide else pa.binary())
-
-
-def _wide(indices: pa.Array) -> pa.Array:
-    return indices.cast(pa.int64())
 
 
 def _texts(values: Sequence[bytes | None]) -> list[object]:
     try:
         return [None if value is None else value.decode() for value in values]
     except UnicodeDecodeError:
-        return [_text(value) for value in values]
-
-
-def _text(value: bytes | None) -> object:
-    try:
-        return None if value is None else value.decode()
-    except UnicodeDecodeError:
-        return value
-
-
-def rows_of(columns: Mapping[str, pa.Array]) -> Iterator[dict[str, object]]:
-    """The rows of several columns, as objects."""
-    names = list(columns)
-    values = [to_python(column) for column in columns.values()]
-    for row in zip(*values, strict=True):
-        yield dict(zip(names, row, strict=True))
+        return [
+            value if value is None or not is_utf8(value) else value.decode() for value in values
+        ]

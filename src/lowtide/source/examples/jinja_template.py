@@ -1,5 +1,9 @@
 """A template in Hugging Face's convention, compiled once; runs in the child process (`render_child.py`).
 
+Its environment is transformers' one, less what reads files or gives other text every time. Jinja's immutable
+sandbox keeps a template away from Python's internals. How much memory and time a template takes is not counted
+here: the process it runs in has limits.
+
 What is learnt: its `{% generation %}` blocks. In a template without any, the assistant's contents are wrapped
 in marks and found again in the text, together with a special token directly behind. The text must be the
 same as without marks, or it is an error: a template that looks into contents has to say itself what is
@@ -8,22 +12,35 @@ learnt.
 
 from __future__ import annotations
 
+import functools
 import itertools
+import json
 import re
 from bisect import bisect_right
-from collections.abc import Iterator
-from typing import TypeAlias, cast
+from collections.abc import Callable, Iterator, Mapping
+from typing import NoReturn, TypeAlias, cast
 
 import jinja2
-from jinja2 import meta, nodes
+import jinja2.ext
+import jinja2.utils
+from jinja2 import meta, nodes, parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from lowtide.source.examples.marks import LEARNT_CLOSE, LEARNT_OPEN
+from lowtide.source.examples.marks import (
+    LEARNT_CLOSE,
+    LEARNT_OPEN,
+    SpecialNames,
+    reserved_in,
+)
 from lowtide.source.examples.render_protocol import TOKEN_NAMES, Messages, Rendered, Setup
-from lowtide.source.examples.sandbox import RefusedNodeError, TemplateEnvironment
 from lowtide.source.examples.settings import Learn
-from lowtide.source.examples.special_names import SpecialNames
 from lowtide.source.examples.turns import BadExampleError, gather, rebuilt
 from lowtide.units import printable
+
+_LAZY_FILTERS = (
+    *("batch", "items", "map", "reject", "rejectattr", "reverse"),
+    *("select", "selectattr", "slice", "unique"),
+)
 
 Places: TypeAlias = list[tuple[int, int]]
 _Compiled: TypeAlias = tuple[jinja2.Template, bool, bool, set[str]]
@@ -72,7 +89,7 @@ class JinjaRenderer:
         }
 
     def render(self, messages: Messages, learn: Learn) -> Rendered:
-        """The text of an example, in parts of which some are learnt."""
+        """The text of an example, in parts of which some are in the loss mask."""
         hidden = self._without_names(messages)
         text, places = self._render_learnt(hidden, learn)
         is_changed = hidden is not messages
@@ -113,7 +130,7 @@ class JinjaRenderer:
         return self._names.hide(value) if isinstance(value, str) else value
 
     def _render_learnt(self, messages: Messages, learn: Learn) -> tuple[str, Places]:
-        """The text, and which of its characters are learnt."""
+        """The text, and which of its characters are in the loss mask."""
         if learn == "all":
             return self._run(messages), []
         if not self._has_blocks:
@@ -130,7 +147,7 @@ class JinjaRenderer:
         return text, places
 
     def _blocks_before_last(self, messages: Messages) -> int:
-        """How many blocks stand before those of the last answer: as many as there are without it."""
+        """The number of blocks before those of the last answer: as many as there are without it."""
         answers = [i for i, message in enumerate(messages) if message.get("role") == "assistant"]
         if len(answers) < 2:
             return 0
@@ -138,19 +155,19 @@ class JinjaRenderer:
         return len(_take_marks(before)[1])
 
     def _render_wrapped(self, messages: Messages, learn: Learn) -> tuple[str, Places]:
-        """As above for a template without generation blocks: contents are marked, and found again."""
+        """`_render_learnt` for a template without generation blocks: contents are marked, and found again."""
         plain_text = self._run(messages)
         for wrapped in _wrappings(messages, only_last=learn == "completion"):
             marked = self._run(wrapped)
             if _LEARNT_MARK.sub("", marked) == plain_text and _is_paired(marked):
                 return _take_marks(marked)
         raise RefusedTemplateError(
-            "changes the assistant's text or acts on it, so the learnt part cannot be found",
+            "changes the assistant's text or acts on it, so the part for the loss mask cannot be found",
             remedy=_ADD_BLOCKS,
         )
 
     def _around_names(self, text: str, places: Places, *, end_too: bool) -> Places:
-        """Places moved so that none cuts a special token; with `end_too` the one directly behind is learnt."""
+        """Places moved so that they cut no special token; with `end_too` they include the next one."""
         names = self._names.places(text)
         begins = [begin for begin, _ in names]
         moved: Places = []
@@ -172,7 +189,7 @@ class JinjaRenderer:
         return moved
 
     def _run(self, messages: Messages, *, marks_learnt: bool = False) -> str:
-        """One rendering. What is the template's fault ends the run, what is the row's makes a bad row."""
+        """One rendering: `RefusedTemplateError` if the template is at fault, `BadExampleError` if the row."""
         environment = self._environment
         environment.marks_learnt = marks_learnt
         context = self._template.new_context({"messages": messages, **self._variables})
@@ -182,12 +199,12 @@ class JinjaRenderer:
             raise
         except _TEMPLATES_FAULT as error:
             raise RefusedTemplateError(
-                _describe(error), remedy="mend the template, or pass another `--template`"
+                _describe(error), remedy="fix the template, or pass another `--template`"
             ) from error
         except jinja2.exceptions.UndefinedError as error:
             if "strftime_now" in str(error):
                 raise RefusedTemplateError(
-                    "asks for today's date, which would give other tokens every day",
+                    "asks for today's date, which would give different tokens every day",
                     remedy="write a date into the template in place of `strftime_now`",
                 ) from error
             raise self._bad(error) from error
@@ -202,14 +219,16 @@ def _encoded(part: str) -> bytes:
     try:
         return part.encode()
     except UnicodeEncodeError as error:
-        raise RefusedTemplateError("writes half a character", remedy="mend the template") from error
+        raise RefusedTemplateError("writes half a character", remedy="fix the template") from error
 
 
 def _compile(environment: TemplateEnvironment, source: str) -> _Compiled:
     """The template, whether it has generation blocks, and whether their text may be worked on afterwards,
-    and the variables that it is to be given."""
+    and the variables that it asks for."""
     try:
-        tree = environment.parse_checked(source)
+        tree = environment.parse(source)
+        for node in tree.find_all(nodes.Node):
+            _refuse(node)
         blocks = [node for node in tree.find_all(nodes.CallBlock) if _is_generation(node)]
         buffered = [
             inner
@@ -221,14 +240,10 @@ def _compile(environment: TemplateEnvironment, source: str) -> _Compiled:
         asked_for = meta.find_undeclared_variables(tree)
         code = environment.compile(tree, filename="<template>")
         template = jinja2.Template.from_code(environment, code, environment.globals)
-    except RefusedNodeError as error:
-        raise RefusedTemplateError(
-            str(error), remedy="write it without that, in one file"
-        ) from error
     except jinja2.exceptions.TemplateSyntaxError as error:
         raise RefusedTemplateError(
             f"has an error in line {error.lineno}: {printable(str(error.message))}",
-            remedy="mend the template; it is read as Hugging Face's chat templates are",
+            remedy="fix the template; it is read as Hugging Face's chat templates are",
         ) from error
     except (RecursionError, SyntaxError, ValueError) as error:
         raise RefusedTemplateError(
@@ -236,6 +251,19 @@ def _compile(environment: TemplateEnvironment, source: str) -> _Compiled:
             remedy="write it more simply; a chat template takes a page",
         ) from error
     return template, bool(blocks), bool(buffered), asked_for
+
+
+def _refuse(node: nodes.Node) -> None:
+    """Refuse what reads another file, and text that holds a mark of lowtide's own."""
+    problem = ""
+    if isinstance(node, (nodes.Include, nodes.Import, nodes.FromImport, nodes.Extends)):
+        kind = type(node).__name__.lower().replace("fromimport", "import")
+        problem = f"would read another file: `{kind}` in line {node.lineno}"
+    text = node.data if isinstance(node, nodes.TemplateData) else getattr(node, "value", None)
+    if isinstance(text, str) and (mark := reserved_in(text)):
+        problem = f"holds {mark} in line {node.lineno}, a mark of lowtide's own"
+    if problem:
+        raise RefusedTemplateError(problem, remedy="write it without that, in one file")
 
 
 def _is_generation(node: nodes.CallBlock) -> bool:
@@ -314,10 +342,98 @@ def _take_marks(text: str) -> tuple[str, Places]:
 
 
 def _parts(text: str, places: Places) -> Iterator[tuple[str, bool]]:
-    """The text cut at the places' ends; which parts are learnt."""
+    """The text cut at the places' ends, and which parts are in the loss mask."""
     start = 0
     for begin, end in places:
         yield text[start:begin], False
         yield text[begin:end], True
         start = end
     yield text[start:], False
+
+
+class _Generation(jinja2.ext.Extension):
+    """`{% generation %}` as transformers has it: its text is in the loss mask."""
+
+    tags = {"generation"}  # noqa: RUF012 - as jinja2 declares it
+
+    def parse(self, parser: parser.Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.CallBlock(self.call_method("_mark"), [], [], body).set_lineno(line)
+
+    def _mark(self, caller: Callable[[], str]) -> str:
+        text = caller()
+        environment = self.environment
+        assert isinstance(environment, TemplateEnvironment)
+        return f"{LEARNT_OPEN}{text}{LEARNT_CLOSE}" if environment.marks_learnt else text
+
+
+class _Namespace(jinja2.utils.Namespace):
+    """A namespace that refuses private names, as transformers has it."""
+
+    def __setitem__(self, name: str, value: object) -> None:
+        if name.startswith("_"):
+            raise jinja2.exceptions.SecurityError(f"{name!r} cannot be stored in a namespace")
+        super().__setitem__(name, value)
+
+
+class TemplateEnvironment(ImmutableSandboxedEnvironment):
+    """The sandbox in which templates are compiled and run."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[_Generation, jinja2.ext.loopcontrols],
+        )
+        self.marks_learnt = False
+        del self.filters["random"], self.globals["lipsum"]  # other tokens every time
+        for name in _LAZY_FILTERS:
+            self.filters[name] = _at_once(self.filters[name])
+        self.filters["tojson"] = _to_json
+        self.globals["raise_exception"] = _raise_exception
+        self.globals["namespace"] = _Namespace
+        self.globals["dict"] = _make_dict
+
+    def unsafe_undefined(self, obj: object, attribute: str) -> NoReturn:
+        """Jinja itself prints an empty text; here it is an error at once."""
+        raise jinja2.exceptions.SecurityError(
+            f"access to attribute {attribute!r} of {type(obj).__name__!r} object is unsafe"
+        )
+
+
+def _at_once(function: Callable[..., object]) -> Callable[..., object]:
+    """The filter with a list for its result: an iterator's text would hold its address in memory."""
+
+    @functools.wraps(function)  # which also keeps the marks that Jinja finds on a filter
+    def at_once(*args: object, **kwargs: object) -> object:
+        made = function(*args, **kwargs)
+        return list(made) if isinstance(made, Iterator) else made
+
+    return at_once
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """JSON as transformers writes it: Jinja's own filter escapes characters of HTML."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )
+
+
+def _make_dict(*args: Mapping[str, object], **kwargs: object) -> dict[str, object]:
+    """Stands for `dict` in templates: the type itself offers more than making one."""
+    return dict(*args, **kwargs)
+
+
+def _raise_exception(message: str) -> NoReturn:
+    raise jinja2.exceptions.TemplateError(message)

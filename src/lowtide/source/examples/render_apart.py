@@ -1,4 +1,4 @@
-"""A Jinja template, rendered in a process of its own. Whatever it does, the run ends with an error, not a kill.
+"""A Jinja template, rendered in a process of its own: whatever it does, the stage is not killed.
 
 Rows that are read ahead (`expect`) are rendered in one go: asking for each would take longer than rendering it.
 """
@@ -11,15 +11,15 @@ from collections.abc import Mapping, Sequence
 
 from lowtide.child import Child, ran_out_of_memory
 from lowtide.errors import SharedFaultError, UsageError
+from lowtide.source.examples.piece_builder import PieceBuilder
 from lowtide.source.examples.render_protocol import (
     Answer,
-    BadRow,
+    BadExample,
     Compiled,
     Fault,
     Messages,
     NoMemory,
     Rendered,
-    RenderLimits,
     Setup,
     TooLarge,
     decode_answers,
@@ -27,8 +27,6 @@ from lowtide.source.examples.render_protocol import (
     encode_setup,
 )
 from lowtide.source.examples.settings import Learn
-from lowtide.source.examples.sheet import Sheet
-from lowtide.source.examples.special_names import SpecialInText
 from lowtide.source.examples.token_names import CONFIG_FILE, TokenNames
 from lowtide.source.examples.turns import BadExampleError, Turn
 from lowtide.source.rows import too_large
@@ -36,8 +34,8 @@ from lowtide.units import format_bytes, printable
 
 _MODULE = "lowtide.source.examples.render_child"
 _ENDED_BY_TIME = -signal.SIGPROF if hasattr(signal, "SIGPROF") else 1
-_MEND = "mend the template, or pass another `--template`"
-_LARGER = "pass a larger `--memory` if the example is large, or else mend the template"
+_MEND = "fix the template, or pass another `--template`"
+_LARGER = "pass a larger `--memory` if the example is large, or fix the template"
 _SIMPLER = "write it more simply; a chat template takes a page. Or pass a larger `--memory`"
 
 
@@ -46,46 +44,23 @@ class JinjaTemplate:
 
     whole_messages = True
 
-    def __init__(
-        self,
-        name: str,
-        source: str,
-        *,
-        special_tokens: Mapping[str, int],
-        special_in_text: SpecialInText,
-        names: TokenNames,
-        limits: RenderLimits,
-        add_generation_prompt: bool = False,
-    ) -> None:
-        self.name = name
-        self.source = source
-        self.digest = hashlib.sha256(source.encode()).hexdigest()
-        self._setup = Setup(
-            name=name,
-            source=source,
-            special_tokens=dict(special_tokens),
-            special_in_text=special_in_text,
-            variables=dict(names.tokens),
-            add_generation_prompt=add_generation_prompt,
-            limits=limits,
-        )
+    def __init__(self, setup: Setup, names: TokenNames) -> None:
+        """`names` are the special tokens that the setup offers as variables."""
+        self.name = setup.name
+        self.source = setup.source
+        self.digest = hashlib.sha256(setup.source.encode()).hexdigest()
+        self._setup = setup
         self._ahead: list[list[Turn]] = []
         self._answers: dict[int, Answer] = {}
         self._has_rendered = False
         self._used: list[str] = []
         self._child: Child | None = self._start()
-        try:
-            self._refuse_unknown(names)
-        except UsageError:
-            self.close()
-            raise
         self.tokens: Mapping[str, str] = {
             each: names.tokens[each] for each in self._used if each in names.tokens
         }
-
-    def _refuse_unknown(self, names: TokenNames) -> None:
         unknown = [each for each in self._used if each not in names.tokens]
         if unknown and not names.is_complete:
+            self.close()
             raise UsageError(
                 f"template {self.name} uses {' and '.join(unknown)}, and no {CONFIG_FILE} beside the tokenizer "
                 f"says which token that is",
@@ -99,20 +74,20 @@ class JinjaTemplate:
             child.end()
 
     def expect(self, examples: Sequence[list[Turn]]) -> None:
-        """`render` will be called for these, by and by: they may be rendered in one go."""
+        """Announce examples that `render` will be called for: they may be rendered in one go."""
         self._ahead = list(examples)
         self._answers = {}
 
-    def render(self, turns: list[Turn], learn: Learn, sheet: Sheet) -> None:
-        """Lay the text of an example on the sheet, as parts of which some are learnt."""
+    def render(self, turns: list[Turn], learn: Learn, builder: PieceBuilder) -> None:
+        """Append the text of an example, in parts of which some are in the loss mask."""
         if id(turns) not in self._answers:
             self._ask(turns, learn)
         answer = self._answers.pop(id(turns))
         if isinstance(answer, Rendered):
-            first = len(sheet.parts)
-            sheet.learnt += [first + number for number in answer.learnt]
-            sheet.parts += answer.parts
-        elif isinstance(answer, BadRow):
+            first = len(builder.parts)
+            builder.learnt += [first + number for number in answer.learnt]
+            builder.parts += answer.parts
+        elif isinstance(answer, BadExample):
             raise BadExampleError(answer.reason)
         elif isinstance(answer, TooLarge):
             raise too_large("the example", answer.size_bytes, self._setup.limits.example_bytes)
@@ -126,7 +101,7 @@ class JinjaTemplate:
             )
 
     def _ask(self, turns: list[Turn], learn: Learn) -> None:
-        """Have the example rendered, and those that were announced behind it."""
+        """Have the example rendered, and those announced after it."""
         at = next((i for i, ahead in enumerate(self._ahead) if ahead is turns), None)
         # The very first goes alone: with a hostile template, nothing has to be rendered twice.
         examples = [turns] if at is None or not self._has_rendered else self._ahead[at:]
@@ -157,7 +132,7 @@ class JinjaTemplate:
         return None
 
     def _ask_alone(self, turns: list[Turn], learn: Learn) -> None:
-        """Ask for each by itself from here, a new process first: what came before must not decide."""
+        """Ask for one at a time from here on, in a new process: earlier examples must not decide the answer."""
         self.close()
         self.expect([])
         self._ask(turns, learn)
@@ -181,7 +156,7 @@ class JinjaTemplate:
         return child
 
     def _explain_end(self, child: Child, doing: str) -> Answer:
-        """Why there is no answer."""
+        """The reason that the child ended without an answer."""
         code, said = child.end()
         if code == _ENDED_BY_TIME:
             seconds = self._setup.limits.cpu_seconds

@@ -1,7 +1,7 @@
 """The process in which a template runs: behind a memory fence, and with a limit on its CPU time.
 
 A template that asks for too much memory gets a MemoryError. One that takes too long is ended by the kernel, in
-the midst of whatever it does: no Python has to run for it.
+the middle of whatever it does: no Python has to run for it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lowtide.source.examples.render_protocol import (
     ANSWERED_BYTES,
     ANSWERED_SECONDS,
     Answer,
-    BadRow,
+    BadExample,
     Batch,
     Compiled,
     Fault,
@@ -97,11 +97,11 @@ def _render(renderer: JinjaRenderer, messages: Messages, learn: Learn, limit_byt
     try:
         rendered = renderer.render(messages, learn)
     except BadExampleError as error:
-        return BadRow(reason=str(error))
+        return BadExample(reason=str(error))
     except RefusedTemplateError as error:
         return Fault(what=error.problem, remedy=error.remedy)
     except RecursionError:
-        return BadRow(reason="is nested too deeply")
+        return BadExample(reason="is nested too deeply")
     except MemoryError:
         return NoMemory()
     size_bytes = sum(map(len, rendered.parts))

@@ -1,6 +1,6 @@
-"""What the process that renders templates and the one that reads rows say to each other.
+"""The messages between the process that reads rows and the one that renders templates.
 
-    to the child      a Setup, then batches: what is learnt, and the messages of each example
+    to the child      a Setup, then batches: what the loss mask covers, and the messages of each example
     from the child    for each of these a list of answers
 
 Each is a frame (`child.py`). Answers are msgpack of fixed types: nothing that comes from beside a
@@ -20,21 +20,21 @@ from uuid import UUID
 
 import msgspec
 
+from lowtide.source.examples.marks import SpecialInText
 from lowtide.source.examples.settings import Learn
-from lowtide.source.examples.special_names import SpecialInText
 from lowtide.units import KIB, MIB
 
 Messages: TypeAlias = list[dict[str, object]]
 Batch: TypeAlias = tuple[Learn, list[Messages]]
 
 ANSWERED_BYTES = 256 * KIB
-"""A batch is answered as far as this, and the rest is asked for again: the answers are held at once."""
+"""The longest answer to a batch, whose rest is asked for again: all answers are held at once."""
 ANSWERED_SECONDS = 0.25
-"""The same by the clock: nobody hears a stop while a batch is awaited."""
+"""The longest time before an answer, for the same reason: a stop is noticed only between batches."""
 TOKEN_NAMES = frozenset(
     {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}
 )
-"""What transformers calls special tokens, in every tokenizer."""
+"""The names that transformers gives to special tokens, in every tokenizer."""
 _TAG = "\0kind"
 _MICROSECOND = timedelta(microseconds=1)
 _READ: dict[str, Callable[[str], object]] = {
@@ -49,17 +49,17 @@ _READ: dict[str, Callable[[str], object]] = {
 
 
 class RenderLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """What the rendering of one example may take."""
+    """Limits on the rendering of one example."""
 
     memory_bytes: int = 160 * MIB
-    """How far the child may grow beyond what it is born with (about 12 MiB), the compiled template included."""
+    """Memory that the child may add to what it starts with (about 12 MiB), the compiled template included."""
     example_bytes: int = 4 * MIB
     """The longest text of an example."""
     cpu_seconds: float = 5.0
 
 
 class Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child is told first."""
+    """The first message to the child."""
 
     name: str
     source: str
@@ -80,13 +80,13 @@ class Compiled(msgspec.Struct, frozen=True, tag="compiled"):
 
 
 class Rendered(msgspec.Struct, frozen=True, tag="rendered"):
-    """The text of an example, in parts of which some are learnt."""
+    """The text of an example, in parts of which some are in the loss mask."""
 
     parts: list[bytes]
     learnt: list[int]
 
 
-class BadRow(msgspec.Struct, frozen=True, tag="bad"):
+class BadExample(msgspec.Struct, frozen=True, tag="bad"):
     """The row is at fault."""
 
     reason: str
@@ -109,7 +109,7 @@ class NoMemory(msgspec.Struct, frozen=True, tag="memory"):
     """An allocation was refused."""
 
 
-Answer: TypeAlias = Compiled | Rendered | BadRow | Fault | TooLarge | NoMemory
+Answer: TypeAlias = Compiled | Rendered | BadExample | Fault | TooLarge | NoMemory
 encode_setup = msgspec.msgpack.Encoder().encode
 decode_setup = msgspec.msgpack.Decoder(Setup).decode
 encode_answers = msgspec.msgpack.Encoder().encode
@@ -123,7 +123,7 @@ def encode_batch(batch: Batch) -> bytes:
 
 
 def decode_batch(data: bytes) -> Batch:
-    """The same rows again."""
+    """The rows that `encode_batch` encoded."""
     learn, examples = json.loads(data, object_hook=_untag)
     return learn, examples
 

@@ -1,4 +1,4 @@
-"""What is asked of examples: their kind, their columns, the template, and which part is learnt."""
+"""How examples are read: their kind, their columns, the template, and which part is in the loss mask."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COLUMNS: dict[ExampleKind, tuple[str, ...]] = {
     "instruction": ("instruction", "input", "output"),
     "completion": ("prompt", "completion"),
 }
-"""What each kind's columns are called unless told otherwise; role and content are keys of a message."""
+"""The default names of each kind's columns; role and content are keys of a message."""
 
 
 def suggest_examples(columns: Mapping[str, Collection[str]]) -> str | None:
@@ -47,14 +47,19 @@ def suggest_examples(columns: Mapping[str, Collection[str]]) -> str | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExampleReading:
-    """How rows become examples. All of it changes the output and none of it the memory."""
+    """How rows become examples. These settings change the output and not the memory."""
 
     kind: ExampleKind
     template: Template
     learn: Learn = "assistant"
     columns: Mapping[str, str] = field(default_factory=dict)
-    """The names of COLUMNS that are called otherwise here."""
+    """The input's names for columns where they differ from COLUMNS."""
+
+    @property
+    def whole_messages(self) -> bool:
+        """Whether the template wants all keys of a row's messages, or only role and content."""
+        return self.template.whole_messages
 
     def column(self, name: str) -> str:
-        """What one of COLUMNS is called in the input."""
+        """The input's name for one of COLUMNS."""
         return self.columns.get(name, name)

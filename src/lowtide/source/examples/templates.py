@@ -1,18 +1,22 @@
-"""Templates by name: the built-in ones, a Jinja file, or the one that comes with a Hugging Face tokenizer."""
+"""Templates by name: the built-in ones, a Jinja file, or the one that comes with a Hugging Face tokenizer.
+
+And the template of a dataset as its model keeps it.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from lowtide.errors import UsageError
 from lowtide.source.examples import built_in
-from lowtide.source.examples.render_protocol import RenderLimits
+from lowtide.source.examples.built_in import CHATML, PLAIN, PLAIN_COMPLETION
+from lowtide.source.examples.marks import SpecialInText, SpecialNames
+from lowtide.source.examples.piece_builder import PieceBuilder
+from lowtide.source.examples.render_protocol import TOKEN_NAMES, RenderLimits, Setup
 from lowtide.source.examples.settings import BUILT_IN, COLUMNS, ExampleKind, Learn
-from lowtide.source.examples.sheet import Sheet
-from lowtide.source.examples.special_names import SpecialInText, SpecialNames
 from lowtide.source.examples.token_names import (
     CONFIG_FILE,
     NOTHING_KNOWN,
@@ -27,40 +31,56 @@ from lowtide.units import KIB, format_bytes
 _TEMPLATE_LIMIT_BYTES = 64 * KIB
 TEMPLATE_FILE = "chat_template.jinja"
 _REMEDY = "pass `--template chatml`, `--template plain`, or the path of a Jinja file"
+_WITH_PROMPT = {
+    CHATML: CHATML
+    + """\
+{%- if add_generation_prompt -%}
+    {{- '<|im_start|>assistant\\n' -}}
+{%- endif -%}
+""",
+    # Without the blank: in examples it belongs to the token of the answer's first word.
+    PLAIN: PLAIN
+    + """\
+{%- if add_generation_prompt -%}
+    {{- '\\n\\nAssistant:' -}}
+{%- endif -%}
+""",
+    PLAIN_COMPLETION: """\
+{%- if messages[0].role != 'user' or messages | length > 2 -%}
+    {{- raise_exception('a completion has one prompt, and no system message') -}}
+{%- endif -%}
+{{- messages[0].content -}}
+{%- if messages | length == 2 -%}
+    {%- generation -%}{{- messages[1].content + eos_token -}}{%- endgeneration -%}
+{%- endif -%}
+""",
+}
 
 
 class Template(Protocol):
-    """What makes text of an example."""
+    """Renders an example to text."""
 
     name: str
     """"chatml", "plain", or the path it came from."""
     source: str
-    """Its Jinja text."""
+    """The template's Jinja text."""
     digest: str
     """SHA-256 of the source, in hex."""
     whole_messages: bool
-    """Whether it wants to see all that a row's messages hold, or only role and content."""
+    """Whether it wants all keys of a row's messages, or only role and content."""
     tokens: Mapping[str, str]
-    """The special tokens that it was given by name."""
+    """The special tokens that it uses, by name."""
 
     def expect(self, examples: Sequence[list[Turn]]) -> None:
-        """`render` will be called for these, by and by: they may be rendered in one go."""
+        """Announce examples that `render` will be called for: they may be rendered in one go."""
 
-    def render(self, turns: list[Turn], learn: Learn, sheet: Sheet) -> None:
-        """Lay the text of an example on the sheet, as parts of which some are learnt.
+    def render(self, turns: list[Turn], learn: Learn, builder: PieceBuilder) -> None:
+        """Append the text of an example, in parts of which some are in the loss mask.
 
         `BadExampleError` if the row is at fault, `SharedFaultError` if the template is."""
 
     def close(self) -> None:
         """End the process that renders, if there is one."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    """A template out of a file, and what the tokenizer's settings in the same file or folder say."""
-
-    source: str
-    names: TokenNames | None = None
 
 
 def load_template(
@@ -85,24 +105,48 @@ def load_template(
         return built_in.chatml(SpecialNames(special_tokens, special_in_text))
     if name == "plain":
         return built_in.plain(SpecialNames(special_tokens, special_in_text), kind, end_of_text)
-    found = _find(name)
-    if not found.source.strip():
+    source, own_names = _find(name)
+    if not source.strip():
         raise UsageError(f"template {name} is empty", remedy=_REMEDY)
     from lowtide.source.examples.render_apart import JinjaTemplate  # a process for those who ask
 
-    return JinjaTemplate(
-        name,
-        found.source,
-        special_tokens=special_tokens,
+    names = own_names or names
+    setup = Setup(
+        name=name,
+        source=source,
+        special_tokens=dict(special_tokens),
         special_in_text=special_in_text,
-        names=found.names or names,
-        limits=limits or RenderLimits(),
+        variables=dict(names.tokens),
         add_generation_prompt=add_generation_prompt,
+        limits=limits or RenderLimits(),
     )
+    return JinjaTemplate(setup, names)
+
+
+def keep_template(source: str, *, tokens: Mapping[str, str], end_of_text: str | None) -> str:
+    """The template of a dataset as its model keeps it: `chat_template.jinja`, complete in itself.
+
+    The special tokens it was given by name (`tokens`, or for a built-in one the end of text) stand in front of
+    it, so that no other file decides what they are. A built-in one also gets a prompt for the answer
+    (`add_generation_prompt`), which its examples have no use for.
+    """
+    if source in _WITH_PROMPT:
+        tokens = {"eos_token": end_of_text or ""}
+    given = [
+        # A name that was not given was undefined; a tokenizer_config.json must not define it now.
+        f"{{% set {name} = {_literal(tokens.get(name))} %}}\n"
+        for name in sorted(TOKEN_NAMES | tokens.keys())
+        if name in source
+    ]
+    return "".join(given) + _WITH_PROMPT.get(source, source)
+
+
+def _literal(token: str | None) -> str:
+    return "undefined" if token is None else json.dumps(token, ensure_ascii=False)
 
 
 def parse_columns(text: str | None, kind: ExampleKind) -> dict[str, str]:
-    """What `--column` says: `messages=conversations,role=from`, or one name; nothing where it is left out."""
+    """The columns that `--column` names: `messages=conversations,role=from`, or one name; empty without it."""
     known = COLUMNS[kind]
     if text is None:
         return {}
@@ -138,13 +182,16 @@ def _check_distinct(columns: Mapping[str, str], kind: ExampleKind) -> None:
                 )
 
 
-def _find(name: str) -> _Found:
-    """The template in a file: Jinja text, a tokenizer's settings, or a folder with one of them."""
+def _find(name: str) -> tuple[str, TokenNames | None]:
+    """The template in a file: Jinja text, a tokenizer's settings, or a folder with one of them.
+
+    With it the special tokens that the tokenizer's settings in the same file or folder name.
+    """
     path = Path(name)
     if path.is_dir():
         template, config = path / TEMPLATE_FILE, path / CONFIG_FILE
         if template.is_file():
-            return _Found(source=_from_file(template), names=read_token_names(path))
+            return _from_file(template), read_token_names(path)
         if config.is_file():
             return _from_config(config)
         raise UsageError(
@@ -156,7 +203,7 @@ def _find(name: str) -> _Found:
             f"template {name} is neither built in ({', '.join(BUILT_IN)}) nor a file",
             remedy=_REMEDY,
         )
-    return _from_config(path) if path.suffix == ".json" else _Found(source=_from_file(path))
+    return _from_config(path) if path.suffix == ".json" else (_from_file(path), None)
 
 
 def _from_file(path: Path) -> str:
@@ -182,7 +229,7 @@ def _from_file(path: Path) -> str:
         ) from error
 
 
-def _from_config(path: Path) -> _Found:
+def _from_config(path: Path) -> tuple[str, TokenNames | None]:
     """The chat template of a `tokenizer_config.json`; of several the one called default."""
     config = read_json(path)
     source = config.get("chat_template")
@@ -198,4 +245,4 @@ def _from_config(path: Path) -> _Found:
             f"template {path} is larger than {format_bytes(_TEMPLATE_LIMIT_BYTES)}", remedy=_REMEDY
         )
     beside = read_token_names(path.parent) if path.name == CONFIG_FILE else None
-    return _Found(source=source, names=beside or names_in(config))
+    return source, beside or names_in(config)

@@ -20,18 +20,18 @@ _REMEDY = "put back the file that came with the tokenizer"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenNames:
-    """What is known of a tokenizer's special tokens."""
+    """The names by which a template knows a tokenizer's special tokens."""
 
     tokens: Mapping[str, str]
     is_complete: bool
-    """A name that is missing is undefined, as in transformers. False: nothing says what it stands for."""
+    """True: a missing name is undefined, as in transformers. False: it is unknown."""
 
 
 NOTHING_KNOWN = TokenNames(tokens={}, is_complete=False)
 
 
 def read_token_names(folder: Path) -> TokenNames | None:
-    """What the files beside a tokenizer say; None if there are none.
+    """The names in the files beside a tokenizer; None if there are no such files.
 
     As transformers has it, `special_tokens_map.json` counts only where `tokenizer_config.json` does not list
     added tokens itself, and then it comes first.

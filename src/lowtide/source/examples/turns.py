@@ -1,4 +1,4 @@
-"""A row as turns of a conversation, or why it is none.
+"""A row as turns of a conversation, or why it is not one.
 
     chat           messages of role and content
     instruction    user: the instruction, a blank line and the input; assistant: the output
@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 
 import msgspec
 
-from lowtide.source.examples.settings import COLUMNS, ExampleKind, ExampleReading
+from lowtide.source.examples.settings import COLUMNS, ExampleReading
 
 ROLE_NAMES = {"human": "user", "gpt": "assistant"}
 """Roles that are read as others."""
@@ -35,7 +35,7 @@ class BadExampleError(Exception):
 
 
 class NoSuchKeyError(BadExampleError):
-    """A row has not even the column."""
+    """A row lacks the column."""
 
     def __init__(self, name: str, keys: list[str]) -> None:
         super().__init__(f"has no key {name!r}")
@@ -44,17 +44,17 @@ class NoSuchKeyError(BadExampleError):
 
 
 class Turn(msgspec.Struct, gc=False):
-    """Who speaks, and what. `message` is all that the row had, where a template wants to see that."""
+    """Who speaks, and what. `message` holds all keys of the row's message, if the template wants them."""
 
     role: str
     content: str
     message: dict[str, object] | None = None
 
 
-def line_decoder(reading: ExampleReading, *, whole: bool) -> Callable[[bytes], list[Turn]]:
-    """What turns a good JSON line into turns, fast. Any line it fails on is left to `turns_of`."""
+def line_decoder(reading: ExampleReading) -> Callable[[bytes], list[Turn]]:
+    """A fast decoder of a good JSON line into turns. Any line it fails on is left to `turns_of`."""
     if reading.kind == "chat":
-        return _whole_decoder(reading) if whole else _chat_decoder(reading)
+        return _chat_decoder(reading)
     names = COLUMNS[reading.kind]
     fields = [(name, str) for name in names if name != "input"]
     row = msgspec.defstruct(
@@ -64,14 +64,21 @@ def line_decoder(reading: ExampleReading, *, whole: bool) -> Callable[[bytes], l
         gc=False,
     )
     decode = msgspec.json.Decoder(row).decode
-    return lambda line: _turns_of_struct(decode(line), reading.kind)
+
+    def turns(line: bytes) -> list[Turn]:
+        found = decode(line)
+        if reading.kind == "completion":
+            return _pair(found.prompt, found.completion)  # type: ignore[attr-defined]
+        return _pair(_ask(found.instruction, found.input), found.output)  # type: ignore[attr-defined]
+
+    return turns
 
 
-def turns_of(row: Mapping[str, object], reading: ExampleReading, *, whole: bool) -> list[Turn]:
-    """The turns of a row, looked at step by step; `BadExampleError` says what is wrong with it."""
+def turns_of(row: Mapping[str, object], reading: ExampleReading) -> list[Turn]:
+    """The turns of a row, examined step by step; `BadExampleError` says what is wrong with it."""
     if reading.kind == "chat":
         name = reading.column("messages")
-        return turns_of_messages(_column(row, name), name, reading, whole=whole)
+        return _turns_of_messages(_column(row, name), reading)
     if reading.kind == "completion":
         return _pair(_text(row, reading, "prompt"), _text(row, reading, "completion"))
     more = row.get(reading.column("input"))
@@ -80,10 +87,9 @@ def turns_of(row: Mapping[str, object], reading: ExampleReading, *, whole: bool)
     return _pair(_ask(_text(row, reading, "instruction"), more), _text(row, reading, "output"))
 
 
-def turns_of_messages(
-    messages: object, name: str, reading: ExampleReading, *, whole: bool
-) -> list[Turn]:
+def _turns_of_messages(messages: object, reading: ExampleReading) -> list[Turn]:
     """The turns of a value of the messages column."""
+    name = reading.column("messages")
     if isinstance(messages, dict):
         messages = _rows_of_columns(messages)
     if not isinstance(messages, list):
@@ -98,18 +104,18 @@ def turns_of_messages(
         role = _message_text(message, role_key, number)
         content = _message_text(message, content_key, number)
         role = ROLE_NAMES.get(role, role)
-        kept = {**message, "role": role, "content": content} if whole else None
+        kept = {**message, "role": role, "content": content} if reading.whole_messages else None
         turns.append(Turn(role, content, kept))
     return turns
 
 
 def name_kind(value: object) -> str:
-    """What a value is, in the words of JSON."""
+    """The kind of a value, in the words of JSON."""
     return _JSON_NAMES.get(type(value), "not text")
 
 
 def gather(value: object, found: list[object]) -> None:
-    """Put every key inside a value, and everything that holds nothing else, behind what was found."""
+    """Append to `found` every key inside a value, and every value that holds no others."""
     if isinstance(value, dict):
         found += value
         for item in value.values():
@@ -134,45 +140,27 @@ def rebuilt(value: object, change: Callable[[object], object]) -> object:
 
 
 def _chat_decoder(reading: ExampleReading) -> Callable[[bytes], list[Turn]]:
+    whole = reading.whole_messages
+    name = reading.column("messages")
     message = msgspec.defstruct(
         "Message",
         [("role", str), ("content", str)],
-        rename={name: reading.column(name) for name in ("role", "content")},
+        rename={each: reading.column(each) for each in ("role", "content")},
         gc=False,
     )
-    row = msgspec.defstruct(
-        "Row",
-        [("messages", list[message])],  # type: ignore[valid-type]
-        rename={"messages": reading.column("messages")},
-        gc=False,
-    )
+    kind = object if whole else list[message]  # type: ignore[valid-type]
+    row = msgspec.defstruct("Row", [("messages", kind)], rename={"messages": name}, gc=False)
     decode = msgspec.json.Decoder(row).decode
 
     def turns(line: bytes) -> list[Turn]:
         messages: list[Turn] = decode(line).messages  # type: ignore[attr-defined]
+        if whole:
+            return _turns_of_messages(messages, reading)
         if not messages:
-            raise BadExampleError(f"{reading.column('messages')!r} is empty")
+            raise BadExampleError(f"{name!r} is empty")
         return messages
 
     return turns
-
-
-def _whole_decoder(reading: ExampleReading) -> Callable[[bytes], list[Turn]]:
-    name = reading.column("messages")
-    row = msgspec.defstruct("Row", [("messages", object)], rename={"messages": name}, gc=False)
-    decode = msgspec.json.Decoder(row).decode
-
-    def turns(line: bytes) -> list[Turn]:
-        messages: object = decode(line).messages  # type: ignore[attr-defined]
-        return turns_of_messages(messages, name, reading, whole=True)
-
-    return turns
-
-
-def _turns_of_struct(row: msgspec.Struct, kind: ExampleKind) -> list[Turn]:
-    if kind == "completion":
-        return _pair(row.prompt, row.completion)  # type: ignore[attr-defined]
-    return _pair(_ask(row.instruction, row.input), row.output)  # type: ignore[attr-defined]
 
 
 def _ask(instruction: str, more: str | None) -> str:

@@ -1,6 +1,7 @@
-"""Where examples are laid one behind the other until they make a piece of block text.
+"""Examples one behind the other, until they make a piece of block text.
 
-Templates append parts (bytes) and say which of them are learnt; positions are worked out for all at once.
+Templates append parts (bytes) and say which of them are in the loss mask; positions are worked out for all at
+once.
 """
 
 from __future__ import annotations
@@ -15,33 +16,34 @@ from lowtide.source.examples.settings import Learn
 
 
 @dataclass(slots=True, kw_only=True)
-class Sheet:
+class PieceBuilder:
     """Examples that belong to one piece. The last one may still be open."""
 
     delimiter: bytes
     learn: Learn
     parts: list[bytes] = field(default_factory=list)
     learnt: list[int] = field(default_factory=list)
-    """Which of the parts are learnt, in order; between two of them stands one that is not."""
+    """Indexes of the parts in the loss mask, in order; between two of them stands one that is not."""
     size_bytes: int = 0
-    """Of all whole examples with their delimiters."""
+    """Length of all whole examples with their delimiters."""
     bad: list[BadRow] = field(default_factory=list)
     bad_count: int = 0
     empty_count: int = 0
     _ends: list[int] = field(default_factory=list)
-    """Behind which part each whole example ends."""
+    """The number of parts up to the end of each whole example."""
     _whole_learnt: int = 0
+    """How many of `learnt` belong to whole examples."""
 
     def open_bytes(self) -> int:
-        """Length of the example that was not closed yet."""
+        """Length of the open example."""
         return sum(map(len, self.parts[self._ends[-1] if self._ends else 0 :]))
 
     def open_learns(self) -> bool:
-        """Whether a part of the open example is learnt."""
+        """Whether a part of the open example is in the loss mask."""
         return self.learn == "all" or len(self.learnt) > self._whole_learnt
 
     def close_example(self, size_bytes: int) -> None:
-        """Put the delimiter behind the open example, whose length is given. An empty one is only counted."""
+        """Put the delimiter behind the open example of that length. An empty one is only counted."""
         if not size_bytes:
             self.drop_example()
             self.empty_count += 1
@@ -52,7 +54,7 @@ class Sheet:
         self._whole_learnt = len(self.learnt)
 
     def drop_example(self) -> None:
-        """Take the open example back."""
+        """Remove the open example."""
         del self.parts[self._ends[-1] if self._ends else 0 :]
         del self.learnt[self._whole_learnt :]
 
@@ -63,7 +65,7 @@ class Sheet:
             self.bad.append(row)
 
     def take_piece(self, *, after: Cursor, done_bytes: int, name: str) -> Piece:
-        """The piece that all examples so far make; the sheet is blank afterwards."""
+        """The piece that all examples so far make; another begins behind it."""
         text = b"".join(self.parts)
         if text.count(self.delimiter) != len(self._ends):
             raise DataError(
