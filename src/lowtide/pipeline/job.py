@@ -26,8 +26,7 @@ from lowtide.shards.write import WriterMark
 from lowtide.source.blocks import LISTED_BAD_ROWS
 from lowtide.source.find_inputs import InputKind
 from lowtide.source.stream import BadRow, Block, Cursor, PartlyRead
-from lowtide.storage.decode_json import convert_json
-from lowtide.storage.names import explain
+from lowtide.storage.decode_json import convert_json, explain
 from lowtide.storage.sealed_json import read_sealed, write_sealed
 
 JOB_NAME = "job.json"

@@ -17,7 +17,7 @@ from lowtide.pipeline.folder import TOKENIZER
 from lowtide.pipeline.job import Counts, convert_sealed
 from lowtide.pipeline.job_inputs import JobInput
 from lowtide.pipeline.train_settings import TrainSettings
-from lowtide.storage.names import InnerPath
+from lowtide.storage.decode_json import InnerPath
 from lowtide.storage.sealed_json import write_sealed
 from lowtide.tokenizer.word_runs import WordTotals
 

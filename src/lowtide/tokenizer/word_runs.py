@@ -21,9 +21,8 @@ import numpy.typing as npt
 import xxhash
 
 from lowtide.errors import VerificationError
-from lowtide.native import load_native
-from lowtide.native.watch_maps import watch_map
-from lowtide.storage.names import FileName
+from lowtide.native import load_native, watch_map
+from lowtide.storage.decode_json import FileName
 from lowtide.storage.publish import publish, storage_errors, sync_file
 from lowtide.units import MIB
 

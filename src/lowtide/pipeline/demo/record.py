@@ -15,8 +15,7 @@ import msgspec
 import lowtide
 from lowtide.errors import UsageError
 from lowtide.pipeline.demo.stages import Key, Stage
-from lowtide.storage.decode_json import decode_json
-from lowtide.storage.names import InnerPath
+from lowtide.storage.decode_json import InnerPath, decode_json
 from lowtide.storage.publish import storage_errors, write_atomically
 
 RECORD_NAME = "lowtide-demo.json"

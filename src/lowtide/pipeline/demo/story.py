@@ -34,8 +34,7 @@ from lowtide.pipeline.demo.stages import DemoSettings, Stage, for_children, list
 from lowtide.pipeline.folder import LOCK_NAME, hold_lock, remove_killed_writes
 from lowtide.pipeline.watch_run import ShouldStop, never_stop
 from lowtide.shards.layout import WORK_FOLDER
-from lowtide.storage.leftovers import remove_path
-from lowtide.storage.publish import storage_errors
+from lowtide.storage.publish import remove_path, storage_errors
 from lowtide.units import MIB, format_bytes
 
 LEAST_BYTES = 256 * MIB
