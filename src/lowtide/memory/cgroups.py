@@ -1,6 +1,6 @@
-"""Which memory cgroups hold this process, and what each of them allows.
+"""Find the memory cgroups that hold this process, and what each of them allows.
 
-Where they lie is read, not guessed: `/proc/self/cgroup` names the group, `/proc/self/mountinfo` the
+Their folders are read, not guessed: `/proc/self/cgroup` names the group, `/proc/self/mountinfo` the
 place where its tree is mounted. A container often sees only the lower part of its path.
 """
 
@@ -17,6 +17,11 @@ from lowtide.memory.proc_files import read_text
 Version = Literal["v1", "v2"]
 
 _UNLIMITED_BYTES = 1 << 60  # v1 writes "no limit" as a number just under 2**63
+_LIMIT_FILES: dict[Version, tuple[str, ...]] = {
+    "v1": ("memory.limit_in_bytes",),
+    "v2": ("memory.max", "memory.high"),  # above `high` the kernel stalls the process
+}
+_USED_FILES: dict[Version, str] = {"v1": "memory.usage_in_bytes", "v2": "memory.current"}
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
@@ -32,7 +37,7 @@ class MemoryCgroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CgroupLimit:
-    """A limit that a group, or one of its unseen ancestors, has set."""
+    """A limit set by a group, or by an ancestor of it that cannot be seen from here."""
 
     group: MemoryCgroup
     file: str
@@ -65,11 +70,15 @@ def cgroup_limits(groups: list[MemoryCgroup]) -> list[CgroupLimit]:
     """The limits that are set; a group that says `max` (or v1's huge number) sets none."""
     limits = []
     for group in groups:
-        read = _limits_v1 if group.version == "v1" else _limits_v2
-        used_bytes = _used_bytes(group)
+        used = read_text(group.folder / _USED_FILES[group.version])
         limits += [
-            CgroupLimit(group=group, file=file, limit_bytes=limit_bytes, used_bytes=used_bytes)
-            for file, limit_bytes in read(group.folder)
+            CgroupLimit(
+                group=group,
+                file=file,
+                limit_bytes=limit_bytes,
+                used_bytes=int(used) if used is not None else None,
+            )
+            for file, limit_bytes in _read_limits(group)
             if limit_bytes < _UNLIMITED_BYTES
         ]
     return limits
@@ -131,24 +140,14 @@ def _inside_mount(path: str, top: str) -> PurePosixPath:
     return PurePosixPath("/") / relative
 
 
-def _limits_v1(folder: Path) -> Iterator[tuple[str, int]]:
-    limit = read_text(folder / "memory.limit_in_bytes")
-    if limit is not None and limit.strip().isdigit():
-        yield "memory.limit_in_bytes", int(limit)
-    for line in (read_text(folder / "memory.stat") or "").splitlines():
-        name, _, value = line.partition(" ")
-        if name == "hierarchical_memory_limit":  # knows the ancestors a container cannot see
-            yield "memory.stat", int(value)
-
-
-def _limits_v2(folder: Path) -> Iterator[tuple[str, int]]:
-    for file in ("memory.max", "memory.high"):  # above `high` the kernel stalls the process
-        limit = read_text(folder / file)
+def _read_limits(group: MemoryCgroup) -> Iterator[tuple[str, int]]:
+    """Each file of the group that holds a limit, and the limit."""
+    for file in _LIMIT_FILES[group.version]:
+        limit = read_text(group.folder / file)
         if limit is not None and limit.strip().isdigit():
             yield file, int(limit)
-
-
-def _used_bytes(group: MemoryCgroup) -> int | None:
-    file = "memory.usage_in_bytes" if group.version == "v1" else "memory.current"
-    used = read_text(group.folder / file)
-    return int(used) if used is not None else None
+    if group.version == "v1":
+        for line in (read_text(group.folder / "memory.stat") or "").splitlines():
+            name, _, value = line.partition(" ")
+            if name == "hierarchical_memory_limit":  # knows the ancestors a container cannot see
+                yield "memory.stat", int(value)

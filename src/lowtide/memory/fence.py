@@ -1,4 +1,4 @@
-"""A wall around risky decoding: a runaway allocation becomes a MemoryError, not a dead machine.
+"""Limit memory around risky decoding: a runaway allocation becomes a MemoryError, not a dead machine.
 
 RLIMIT_DATA counts private writable memory only. RLIMIT_AS would count mapped files as well and
 break every memory map.
@@ -20,16 +20,16 @@ except ImportError:  # Windows
     resource = None  # type: ignore[assignment]
 
 _NO_TRACEBACK = {"RUST_BACKTRACE": "0", "RUST_LIB_BACKTRACE": "0"}
-"""A Rust library that is refused memory ends the process. If it is to print a traceback, it asks for more
-memory, is refused again, and deadlocks on its own lock. It reads these variables once, at its first panic."""
+"""A Rust library that is refused memory ends the process. To print a traceback it would ask for more
+memory, be refused again, and deadlock on its own lock. It reads these variables once, at its first panic."""
 _IGNORED_FLAG = Path("/sys/module/kernel/parameters/ignore_rlimit_data")
 
 
 @contextmanager
 def fence(extra_bytes: int) -> Iterator[bool]:
-    """Inside, this process may grow by `extra_bytes` of data; beyond, allocations fail.
+    """Let this process grow by `extra_bytes` of data inside the block; beyond, allocations fail.
 
-    Yields whether the fence stands: only Linux has it. It holds for every thread, counts what is
+    Yields whether the limit is in force: only Linux has it. It holds for every thread, counts what is
     reserved even if never touched, and is inherited by children, so keep the block short and let
     one thread at a time use it. A fence inside a fence can only be tighter.
     """
@@ -39,7 +39,9 @@ def fence(extra_bytes: int) -> Iterator[bool]:
         return
     before, hard = resource.getrlimit(resource.RLIMIT_DATA)
     environment = {name: os.environ.get(name) for name in _NO_TRACEBACK}
-    limit_bytes = _tightest(data_bytes + extra_bytes, before)
+    limit_bytes = data_bytes + extra_bytes
+    if before != resource.RLIM_INFINITY:
+        limit_bytes = min(limit_bytes, before)
     try:
         os.environ |= _NO_TRACEBACK
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
@@ -60,7 +62,3 @@ def _data_bytes() -> int | None:
     if (read_text(_IGNORED_FLAG) or "").strip() == "Y":
         return None
     return kib_fields(read_text(Path("/proc/self/status")) or "").get("VmData")
-
-
-def _tightest(wanted: int, before: int) -> int:
-    return wanted if before == resource.RLIM_INFINITY else min(wanted, before)
