@@ -44,7 +44,7 @@ class MemoryRead:
     swapped_bytes: int
     available_bytes: int
     stalled_percent: float | None = None
-    """Share of the last ten seconds in which all work waited for memory; None where the kernel has no figure."""
+    """Share of the last ten seconds in which all work waited for memory; None where unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
