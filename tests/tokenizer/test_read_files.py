@@ -11,12 +11,11 @@ import pytest
 from tokenizers import Tokenizer as Library
 
 from lowtide.errors import UsageError
+from lowtide.tokenizer.byte_pair_files import rank_file_name, read_byte_pairs, tokenizer_files
 from lowtide.tokenizer.byte_pairs import BytePairs
 from lowtide.tokenizer.patterns import PATTERNS, PatternName
-from lowtide.tokenizer.read_files import read_byte_pairs
 from lowtide.tokenizer.reference_encode import encode_plainly
 from lowtide.tokenizer.vocabulary import load_vocabulary
-from lowtide.tokenizer.write_files import rank_file_name, tokenizer_files
 from tests.learnt import END_OF_TEXT, learn, learnt
 from tests.tokenizer.test_reference_encode import EVERY_PATTERN
 from tests.vocabularies import rank_file

@@ -21,6 +21,7 @@ import lowtide
 from lowtide.errors import DataError, StorageError, UsageError
 from lowtide.tokenizer import text_pieces
 from lowtide.tokenizer import tokenizer as room
+from lowtide.tokenizer.byte_pair_files import rank_file_name, tokenizer_files
 from lowtide.tokenizer.patterns import PatternName
 from lowtide.tokenizer.reference import Ids
 from lowtide.tokenizer.reference_encode import (
@@ -29,7 +30,6 @@ from lowtide.tokenizer.reference_encode import (
 )
 from lowtide.tokenizer.split_words import split_words_reference
 from lowtide.tokenizer.tokenizer import Tokenizer
-from lowtide.tokenizer.write_files import rank_file_name, tokenizer_files
 from tests.corpora import make_documents
 from tests.learnt import END_OF_TEXT, learnt
 from tests.tokenizer.test_encode import STRANGE

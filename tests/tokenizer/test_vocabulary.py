@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lowtide.errors import UsageError
+from lowtide.tokenizer.byte_pair_files import rank_file_name, tokenizer_files
 from lowtide.tokenizer.vocabulary import load_vocabulary, parse_ranks
-from lowtide.tokenizer.write_files import rank_file_name, tokenizer_files
 from tests.learnt import END_OF_TEXT, learnt
 from tests.tokenizer_json import tokenizer_json
 from tests.vocabularies import rank_file

@@ -18,22 +18,23 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 
 from lowtide.errors import UsageError
-from lowtide.tokenizer.byte_pairs import BytePairs, bytes_in_order
-from lowtide.tokenizer.disagreements import contains_disagreement
-from lowtide.tokenizer.encode import encode_fast
-from lowtide.tokenizer.patterns import PatternName, recognise
-from lowtide.tokenizer.read_files import read_byte_pairs, recover_merges
-from lowtide.tokenizer.reference_encode import encode_plainly, encode_with_special_tokens
-from lowtide.tokenizer.split_words import PLAIN_PATTERNS
-from lowtide.tokenizer.vocabulary import from_json, parse_ranks
-from lowtide.tokenizer.write_files import (
+from lowtide.tokenizer.byte_pair_files import (
     first_disagreement,
     may_be_spelled_alike,
     rank_file_name,
+    read_byte_pairs,
+    recover_merges,
     refuse_spelled_alike,
     tokenizer_files,
     tokenizer_json,
 )
+from lowtide.tokenizer.byte_pairs import BytePairs, bytes_in_order
+from lowtide.tokenizer.disagreements import contains_disagreement
+from lowtide.tokenizer.encode import encode_fast
+from lowtide.tokenizer.patterns import PatternName, recognise
+from lowtide.tokenizer.reference_encode import encode_plainly, encode_with_special_tokens
+from lowtide.tokenizer.split_words import PLAIN_PATTERNS
+from lowtide.tokenizer.vocabulary import from_json, parse_ranks
 from tests.corpora import make_documents
 from tests.learnt import END_OF_TEXT, learn, learnt
 from tests.tokenizer.test_encode import STRANGE

@@ -40,8 +40,8 @@ from lowtide.storage.publish import (
     write_atomically,
 )
 from lowtide.storage.sealed_json import write_sealed
+from lowtide.tokenizer.byte_pair_files import rank_file_name, tokenizer_files
 from lowtide.tokenizer.byte_pairs import BytePairs
-from lowtide.tokenizer.write_files import rank_file_name, tokenizer_files
 
 
 def size_folder(settings: TrainSettings, vocab_size: int) -> str:

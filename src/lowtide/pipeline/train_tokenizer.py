@@ -67,8 +67,8 @@ from lowtide.source.read_text import describe_skip
 from lowtide.source.skipped import Skipped, describe_skipped
 from lowtide.source.stream import read_blocks
 from lowtide.storage.paths import as_path
+from lowtide.tokenizer.byte_pair_files import tokenizer_json
 from lowtide.tokenizer.vocabulary import from_json, load_vocabulary
-from lowtide.tokenizer.write_files import tokenizer_json
 from lowtide.units import MIB, format_bytes
 
 CHECKPOINT_SECONDS = 30.0

@@ -24,17 +24,22 @@ from lowtide.memory.allocator import give_back
 from lowtide.memory.meter import private_bytes
 from lowtide.storage.paths import as_path
 from lowtide.storage.publish import storage_errors, write_atomically
+from lowtide.tokenizer.byte_pair_files import (
+    TRAINED_MANIFEST_NAME,
+    byte_pairs_of,
+    find_pair_files,
+    rank_file_name,
+    read_pair_files,
+    refuse_spelled_alike,
+    take_named_end,
+    tokenizer_files,
+    tokenizer_json,
+    why_not_byte_pairs,
+)
 from lowtide.tokenizer.byte_pairs import BytePairs
 from lowtide.tokenizer.encode import Encoder, EncodeSettings
 from lowtide.tokenizer.hugging_face import overlap
 from lowtide.tokenizer.patterns import PATTERNS, PatternName
-from lowtide.tokenizer.read_files import (
-    byte_pairs_of,
-    find_pair_files,
-    read_pair_files,
-    take_named_end,
-    why_not_byte_pairs,
-)
 from lowtide.tokenizer.reference import (
     Ids,
     ReferenceEncoder,
@@ -44,13 +49,6 @@ from lowtide.tokenizer.reference import (
 )
 from lowtide.tokenizer.text_pieces import cut_into_pieces
 from lowtide.tokenizer.vocabulary import Vocabulary, from_json, load_vocabulary, parse_ranks
-from lowtide.tokenizer.write_files import (
-    TRAINED_MANIFEST_NAME,
-    rank_file_name,
-    refuse_spelled_alike,
-    tokenizer_files,
-    tokenizer_json,
-)
 from lowtide.units import MIB
 
 _MARK = "\x00<|lowtide-text|>"
