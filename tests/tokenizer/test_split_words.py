@@ -25,10 +25,9 @@ from tokenizers import Regex, pre_tokenizers
 from lowtide import native
 from lowtide.tokenizer import split_words
 from lowtide.tokenizer.disagreements import DISAGREEMENTS
-from lowtide.tokenizer.patterns import PatternName, recognise
+from lowtide.tokenizer.patterns import PLAIN_PATTERNS, PatternName, recognise
 from lowtide.tokenizer.split_words import (
     PATTERN_NUMBERS,
-    PLAIN_PATTERNS,
     load_classes,
     split_words_reference,
 )

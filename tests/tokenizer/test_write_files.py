@@ -31,9 +31,8 @@ from lowtide.tokenizer.byte_pair_files import (
 from lowtide.tokenizer.byte_pairs import BytePairs, bytes_in_order
 from lowtide.tokenizer.disagreements import contains_disagreement
 from lowtide.tokenizer.encode import encode_fast
-from lowtide.tokenizer.patterns import PatternName, recognise
+from lowtide.tokenizer.patterns import PLAIN_PATTERNS, PatternName, recognise
 from lowtide.tokenizer.reference_encode import encode_plainly, encode_with_special_tokens
-from lowtide.tokenizer.split_words import PLAIN_PATTERNS
 from lowtide.tokenizer.vocabulary import from_json, parse_ranks
 from tests.corpora import make_documents
 from tests.learnt import END_OF_TEXT, learn, learnt

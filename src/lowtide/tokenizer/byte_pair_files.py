@@ -39,8 +39,7 @@ from lowtide.tokenizer.hugging_face import (
     plain_pattern,
     read_file,
 )
-from lowtide.tokenizer.patterns import PatternName
-from lowtide.tokenizer.split_words import PLAIN_PATTERNS
+from lowtide.tokenizer.patterns import PLAIN_PATTERNS, PatternName
 from lowtide.tokenizer.vocabulary import (
     Vocabulary,
     load_vocabulary,
