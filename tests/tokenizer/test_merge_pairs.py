@@ -26,12 +26,13 @@ from lowtide.tokenizer import merge_pairs
 from lowtide.tokenizer.byte_pairs import bytes_in_order
 from lowtide.tokenizer.merge_pairs import (
     STEP,
+    MergeAllowances,
     MergeLearner,
     MergeSettings,
     Steps,
     read_classes,
+    spend_on_merges,
 )
-from lowtide.tokenizer.merge_room import MergeAllowances, spend_on_merges
 from lowtide.tokenizer.reference_train import Step, Ties, merge_pair, train_reference
 from lowtide.tokenizer.word_runs import RunRecord, encode_run, map_run
 from lowtide.units import MIB

@@ -19,7 +19,7 @@ from lowtide.source.safe_cuts import CutRule
 from lowtide.source.skipped import Skipped
 from lowtide.source.stream import ReadSettings
 from lowtide.tokenizer.count_words import CountRules
-from lowtide.tokenizer.merge_room import check_merge_room
+from lowtide.tokenizer.merge_pairs import check_merge_room
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

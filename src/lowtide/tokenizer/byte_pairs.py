@@ -1,4 +1,4 @@
-"""A byte-level BPE vocabulary as plain values: training produces it, files are written from it and read into it.
+"""A byte-level BPE vocabulary as plain values, as training produces it and files hold it.
 
     ids:  special tokens │ the 256 bytes, in the order of their stand-in letters │ one token for each merge
 

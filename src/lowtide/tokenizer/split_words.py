@@ -27,7 +27,7 @@ CLASS_EXPRESSIONS: dict[int, str] = {
     8: r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]",
     16: r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]",
 }
-"""What each bit of a code point's class means: all that the three patterns test. The same as in split_words.h."""
+"""The meaning of each bit of a code point's class, as in split_words.h: all that the three patterns test."""
 
 CLASS_LETTERS: dict[str, int] = {
     ".": 0,
