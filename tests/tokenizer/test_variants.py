@@ -38,8 +38,13 @@ from lowtide.pipeline.tokenize import prove_encoder
 from lowtide.shards.manifest import read_manifest, write_manifest
 from lowtide.shards.read import open_dataset
 from lowtide.source.stream import Cursor, read_blocks
-from lowtide.tokenizer.agreement import SAMPLE_BYTES, find_disagreement, sample_pieces
-from lowtide.tokenizer.encode import Encoder, EncodeSettings
+from lowtide.tokenizer.encode import (
+    SAMPLE_BYTES,
+    Encoder,
+    EncodeSettings,
+    find_disagreement,
+    sample_pieces,
+)
 from lowtide.tokenizer.patterns import _SPELLINGS, CL100K
 from lowtide.tokenizer.reference import make_reference
 from lowtide.tokenizer.reference_apart import ReferenceApart, ReferenceMemoryError

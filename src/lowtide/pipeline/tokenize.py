@@ -57,8 +57,7 @@ from lowtide.source.read_text import describe_skip
 from lowtide.source.skipped import describe_skipped
 from lowtide.source.stream import Block, Cursor, read_blocks
 from lowtide.storage.paths import as_path
-from lowtide.tokenizer.agreement import SAMPLE_BYTES, find_disagreement, sample_pieces
-from lowtide.tokenizer.encode import Encoder
+from lowtide.tokenizer.encode import SAMPLE_BYTES, Encoder, find_disagreement, sample_pieces
 from lowtide.units import MIB, format_bytes, format_count
 
 _FENCE_SLACK_BYTES = 192 * MIB
