@@ -23,7 +23,7 @@ from lowtide.errors import DataError
 from lowtide.native import CountSettings, Marks, load_native
 from lowtide.tokenizer.patterns import PatternName
 from lowtide.tokenizer.split_words import PATTERN_NUMBERS, load_classes, split_words_reference
-from lowtide.tokenizer.word_runs import BUFFER_BYTES, RunRecord, new_run
+from lowtide.tokenizer.word_runs import BUFFER_BYTES, RunRecord, RunWriter
 from lowtide.units import MIB, format_bytes, round_up_to_mib
 
 LEAST_TABLE_BYTES = 6 * MIB
@@ -99,7 +99,7 @@ class WordCounter:
         longest = int(native.lt_table_longest(self._table))
         buffer = np.empty(max(BUFFER_BYTES, longest + 32), np.uint8)
         at = ctypes.c_uint64(0)
-        with new_run(path) as run:
+        with RunWriter(path) as run:
             while written := native.lt_table_write(
                 self._table, at, buffer.ctypes.data, buffer.size
             ):

@@ -182,30 +182,29 @@ class Encoder:
 
     def _encode_document_by_document(self, text: bytes) -> Ids:
         """Encode by the reference where the two would differ, and by gigatoken what lies between."""
-        settings = self._settings
+        settings, fast = self._settings, self._fast
         delimiter = np.array([settings.delimiter_id], dtype=np.uint32)
         pieces: list[Ids] = []
         *documents, rest = text.split(settings.delimiter)
         if rest:  # else nothing follows the last delimiter
             documents.append(rest)
-        for careful, group in itertools.groupby(documents, key=self._needs_care):
-            for stretch in group if careful else [settings.delimiter.join(group)]:
-                pieces += [self._encode_stretch(stretch, careful=careful), delimiter]
+        for needs_reference, group in itertools.groupby(documents, key=self.needs_reference):
+            if needs_reference or fast is None:
+                for document in group:
+                    pieces += [self._encode_by_reference(document), delimiter]
+            else:
+                joined = settings.delimiter.join(group)
+                pieces += [put_real_ids(encode_fast(fast, joined), settings), delimiter]
         if rest:
             pieces.pop()
         return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.uint32)
 
-    def _needs_care(self, document: bytes) -> bool:
-        return self._fast is None or self.needs_reference(document)
-
-    def _encode_stretch(self, text: bytes, *, careful: bool) -> Ids:
-        if careful or self._fast is None:
-            reference = self._reference_for(text)
-            ids = reference.encode(text)
-            if isinstance(reference, ReferenceApart):
-                self.apart_bytes = max(self.apart_bytes, reference.peak_bytes)
-            return ids
-        return put_real_ids(encode_fast(self._fast, text), self._settings)
+    def _encode_by_reference(self, document: bytes) -> Ids:
+        reference = self._reference_for(document)
+        ids = reference.encode(document)
+        if isinstance(reference, ReferenceApart):
+            self.apart_bytes = max(self.apart_bytes, reference.peak_bytes)
+        return ids
 
     def _reference_for(self, text: bytes) -> ReferenceEncoder:
         """tiktoken in this process for short texts, which need no more than the fast encoder; else the child.

@@ -165,7 +165,12 @@ class Tokenizer:
         """The bytes of ids, special tokens by their names; an id that does not exist is a UsageError."""
         numbers: Iterable[int] = ids.tolist() if hasattr(ids, "tolist") else ids
         if self._reason is not None:
-            return self._decode_by_reference(list(numbers))
+            numbers = list(numbers)
+            for number in numbers:
+                if not 0 <= number < self.size:
+                    raise self._unknown_id(number)
+            with self._lock:
+                return self._engine("text").reference.decode(numbers)
         try:
             return b"".join(map(self._bytes_by_id.__getitem__, numbers))
         except KeyError as cause:
@@ -252,13 +257,6 @@ class Tokenizer:
         named = {number: token.encode() for token, number in vocabulary.special_tokens.items()}
         ordinary = {number: token for token, number in tokens.items()}
         return dict(sorted({**ordinary, **named}.items()))
-
-    def _decode_by_reference(self, ids: list[int]) -> bytes:
-        for number in ids:
-            if not 0 <= number < self.size:
-                raise self._unknown_id(number)
-        with self._lock:
-            return self._engine("text").reference.decode(ids)
 
     def _unknown_id(self, number: object) -> UsageError:
         return UsageError(

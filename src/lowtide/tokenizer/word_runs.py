@@ -53,7 +53,10 @@ class WordTotals:
 
 
 class RunWriter:
-    """Writes a run under a temporary name; `finish` gives it its own."""
+    """Writes a run under a temporary name; `finish` gives it its own.
+
+    Used in a `with` statement, which removes the file if the block fails before `finish`.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -62,6 +65,16 @@ class RunWriter:
         self._size_bytes = 0
         with storage_errors(path):
             self._file: BinaryIO = self._partial.open("wb")
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            return
+        with suppress(OSError):  # a full disk refuses what is still buffered a second time
+            self._file.close()
+        self._partial.unlink(missing_ok=True)
 
     def write(self, data: memoryview) -> None:
         """Append data to the run."""
@@ -82,23 +95,6 @@ class RunWriter:
             size_bytes=self._size_bytes,
             digest=str(self._digest.hexdigest()),
         )
-
-    def abandon(self) -> None:
-        """Close and remove the temporary file."""
-        with suppress(OSError):  # a full disk refuses what is still buffered a second time
-            self._file.close()
-        self._partial.unlink(missing_ok=True)
-
-
-@contextmanager
-def new_run(path: Path) -> Iterator[RunWriter]:
-    """A writer of a run, whose file is removed if the block fails before `finish`."""
-    writer = RunWriter(path)
-    try:
-        yield writer
-    except BaseException:
-        writer.abandon()
-        raise
 
 
 @contextmanager
@@ -159,7 +155,7 @@ def merge_runs(
     `after_each` is called after every 2 MiB written.
     """
     native = load_native()
-    with new_run(folder / name) as writer:
+    with RunWriter(folder / name) as writer:
         with (
             ExitStack() as maps
         ):  # left, with a check for cut files, before the new run gets its name
