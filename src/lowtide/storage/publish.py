@@ -25,7 +25,7 @@ except ImportError:  # Windows
 
 _LEFTOVER = re.compile(r"\..+\.\d+\.tmp\Z", re.DOTALL)
 _FOLDERS_THAT_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP)
-_GO_ON = "then run the same command again: it resumes where it stopped"
+_THEN_RESUME = "then run the same command again: it resumes where it stopped"
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -140,9 +140,9 @@ def _remedy(number: int, path: Path) -> str:
     folder = path.parent
     match number:
         case errno.ENOSPC:
-            return f"free space on the disk that holds {folder}, {_GO_ON}; or pass another `--out`"
+            return f"free space on the disk that holds {folder}, {_THEN_RESUME}; or pass another `--out`"
         case errno.EDQUOT:
-            return f"free some of your quota on {folder}, {_GO_ON}; or pass another `--out`"
+            return f"free some of your quota on {folder}, {_THEN_RESUME}; or pass another `--out`"
         case errno.EROFS:
             return "pass an `--out` on a file system that can be written to"
         case errno.EACCES | errno.EPERM:
@@ -150,20 +150,20 @@ def _remedy(number: int, path: Path) -> str:
                 f"allow access to {folder} (or close what holds it open), or pass another `--out`"
             )
         case errno.EIO:
-            return f"check the disk that holds {folder} (`dmesg` says more), {_GO_ON}"
+            return f"check the disk that holds {folder} (`dmesg` says more), {_THEN_RESUME}"
         case errno.ENOENT | errno.ENOTDIR:
-            return f"make sure that the folder {folder} exists and is a folder, {_GO_ON}"
+            return f"make sure that the folder {folder} exists and is a folder, {_THEN_RESUME}"
         case errno.EISDIR | errno.ENOTEMPTY | errno.EEXIST:
-            return f"move {path} away, {_GO_ON}; or pass another `--out`"
+            return f"move {path} away, {_THEN_RESUME}; or pass another `--out`"
         case errno.EFBIG:
             return (
                 "raise the file size limit (`ulimit -f`); shards are smaller with `--shard-tokens`"
             )
         case errno.EMFILE | errno.ENFILE:
-            return f"raise the limit on open files (`ulimit -n`), {_GO_ON}"
+            return f"raise the limit on open files (`ulimit -n`), {_THEN_RESUME}"
         case errno.ENOLCK | errno.EOPNOTSUPP | errno.ENOSYS:
             return "pass an `--out` on a file system with locks; Lustre has them when mounted with `-o flock`"
         case errno.ENAMETOOLONG:
             return "pass an `--out` with a shorter name"
         case _:
-            return f"check the disk that holds {folder}, {_GO_ON}"
+            return f"check the disk that holds {folder}, {_THEN_RESUME}"

@@ -421,8 +421,8 @@ def _parse_header(header: str, path: Path) -> PatternName:
 
 
 def _split_merge(line: str, name: str) -> SpelledMerge:
-    left, blank, right = line.partition(" ")
-    if not (left and blank and right) or " " in right:
+    left, space, right = line.partition(" ")
+    if not (left and space and right) or " " in right:
         raise UsageError(
             f"{name} has a merge that reads {line[:60]!r}",
             remedy="a merge must be two tokens with one space between them, such as `Ġ t`",

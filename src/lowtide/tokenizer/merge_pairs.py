@@ -393,13 +393,13 @@ def _needs(most_symbols: int, slots: int) -> dict[str, int]:
 def _with_lists(
     bits: int, slots: int, places: int, cell_count: int, needs: dict[str, int], *, in_file: bool
 ) -> MergeAllowances:
-    room = min(places, _PLACES_A_CELL * cell_count + _MORE_PLACES, _MOST_CELLS)
+    kept = min(places, _PLACES_A_CELL * cell_count + _MORE_PLACES, _MOST_CELLS)
     return MergeAllowances(
         bits=bits,
         cells_in_file=in_file,
         pair_slots=slots,
-        list_room=room,
-        needs=needs | {"lists of places": room * _PLACE_BYTES},
+        list_room=kept,
+        needs=needs | {"lists of places": kept * _PLACE_BYTES},
     )
 
 

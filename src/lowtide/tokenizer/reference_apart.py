@@ -192,9 +192,8 @@ def main() -> None:
     if data is None:
         return
     setup = msgspec.msgpack.decode(data, type=_Setup)
-    if (
-        setup.vocabulary.kind == "json"
-    ):  # before the limit: a library's code and first tables do not count
+    # Loaded before the limit is set: a library's code and first tables do not count.
+    if setup.vocabulary.kind == "json":
         import tokenizers  # noqa: F401
     else:
         import tiktoken  # noqa: F401
@@ -218,9 +217,7 @@ def _encode(reference: ReferenceEncoder, text: bytes) -> None:
     except MemoryError:
         raise
     except BaseException as cause:
-        if "memory allocation" in str(
-            cause
-        ):  # the engine for regular expressions says so in a plain error
+        if "memory allocation" in str(cause):  # how the regular expression engine reports it
             raise MemoryError from cause
         _answer(_Fault(f"the reference encoder fails on a document: {cause}"))
         return

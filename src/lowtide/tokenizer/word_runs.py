@@ -156,9 +156,7 @@ def merge_runs(
     """
     native = load_native()
     with RunWriter(folder / name) as writer:
-        with (
-            ExitStack() as maps
-        ):  # left, with a check for cut files, before the new run gets its name
+        with ExitStack() as maps:  # its end checks for cut files, before the new run gets its name
             mapped = [maps.enter_context(map_run(folder, run)) for run in runs]
             addresses = np.array([data.ctypes.data for data in mapped], np.uint64)
             sizes = np.array([data.size for data in mapped], np.uint64)
