@@ -1,4 +1,4 @@
-"""Private memory is seen, page cache is not taken for it. Real processes, real files."""
+"""Private memory is measured, and page cache is not taken for it. Real processes, real files."""
 
 from __future__ import annotations
 

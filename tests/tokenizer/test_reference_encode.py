@@ -32,7 +32,7 @@ EVERY_PATTERN = pytest.mark.parametrize("pattern", PATTERNS)
 
 
 @pytest.mark.parametrize("module", [reference_encode, byte_pair_files, text_pieces])
-def test_the_examples_in_the_lesson_are_true(module: object) -> None:
+def test_the_worked_examples_are_true(module: object) -> None:
     outcome = doctest.testmod(module)  # type: ignore[arg-type]
     assert outcome.attempted
     assert not outcome.failed

@@ -1,4 +1,4 @@
-"""What a tokenizer.json asks for is done as tokenizers does it, or refused."""
+"""Every feature of a tokenizer.json has the effect that it has in tokenizers, or is refused."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_ids_are_those_of_tokenizers_or_the_file_is_refused(variant: Variant) ->
     ],
     ids=lambda variant: variant.name,
 )
-def test_a_key_that_nobody_knows_goes_to_the_reference(variant: Variant) -> None:
+def test_a_file_with_an_unknown_key_goes_to_the_reference(variant: Variant) -> None:
     assert not vocabulary_of(variant).plain
 
 
