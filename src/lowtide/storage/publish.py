@@ -28,9 +28,14 @@ _FOLDERS_THAT_CANNOT_SYNC = (errno.EINVAL, errno.ENOTSUP)
 _THEN_RESUME = "then run the same command again: it resumes where it stopped"
 
 
+def partial_path(path: Path) -> Path:
+    """Where this process writes a file before `publish` names it; `remove_leftovers` looks for this form."""
+    return path.with_name(f".{path.name}.{os.getpid()}.tmp")
+
+
 def write_atomically(path: Path, data: bytes) -> None:
     """Replace the content of `path` by `data`, durably. After any failure it holds what it held before."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    partial = partial_path(path)
     try:
         with storage_errors(path), partial.open("wb") as file:
             file.write(data)

@@ -23,13 +23,13 @@ import xxhash
 from lowtide.errors import VerificationError
 from lowtide.native import load_native, watch_map
 from lowtide.storage.decode_json import FileName
-from lowtide.storage.publish import publish, storage_errors, sync_file
+from lowtide.storage.fingerprint import digest_file
+from lowtide.storage.publish import partial_path, publish, storage_errors, sync_file
 from lowtide.units import MIB
 
 BUFFER_BYTES = 2 * MIB
 MOST_RUNS = 64
 """Beyond this number, runs are merged into one before the next is written: merging keeps each one open."""
-_HEADER_BYTES = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +60,7 @@ class RunWriter:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        self._partial = partial_path(path)
         self._digest = xxhash.xxh3_128()
         self._size_bytes = 0
         with storage_errors(path):
@@ -126,14 +126,9 @@ def map_run(folder: Path, record: RunRecord) -> Iterator[npt.NDArray[np.uint8]]:
 def check_run(folder: Path, record: RunRecord) -> None:
     """Raise VerificationError for a run whose size or digest is not that of its record."""
     path = folder / record.name
-    digest = xxhash.xxh3_128()
-    if path.exists() and path.stat().st_size == record.size_bytes:
-        with storage_errors(path, doing="read"), path.open("rb") as file:
-            while data := file.read(BUFFER_BYTES):
-                digest.update(data)
-        if digest.hexdigest() == record.digest:
-            return
-    raise _not_as_written(path)
+    has_size = path.exists() and path.stat().st_size == record.size_bytes
+    if not has_size or digest_file(path) != record.digest:
+        raise _not_as_written(path)
 
 
 def _not_as_written(path: Path) -> VerificationError:
