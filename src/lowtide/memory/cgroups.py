@@ -46,23 +46,21 @@ class CgroupLimit:
     """Everything charged to the group, page cache included."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Mount:
-    kind: str
-    top: str
-    folder: str
-    options: tuple[str, ...]
-
-
 def memory_cgroups(root: Path = Path("/")) -> list[MemoryCgroup]:
     """Every visible group that holds this process, innermost first, v1 before v2."""
     memberships = _memberships(read_text(root / "proc/self/cgroup") or "")
-    mounts = list(_mounts(read_text(root / "proc/self/mountinfo") or ""))
+    mounts = _memory_mounts(read_text(root / "proc/self/mountinfo") or "")
     groups = []
     for version in ("v1", "v2"):
-        mount = next((mount for mount in mounts if _carries_memory(mount, version)), None)
-        if mount is not None and version in memberships:
-            groups += _ancestry(version, memberships[version], mount, root)
+        if version not in mounts or version not in memberships:
+            continue
+        top, mount_point = mounts[version]
+        # From the process's own group up to the mount's top, as far as they can be seen.
+        inside = _inside_mount(memberships[version], top)
+        for name in map(str, (inside, *inside.parents)):
+            folder = root / mount_point.lstrip("/") / name.lstrip("/")
+            if folder.is_dir():
+                groups.append(MemoryCgroup(version=version, folder=folder, name=name))
     return groups
 
 
@@ -97,36 +95,27 @@ def _memberships(text: str) -> dict[Version, str]:
     return found
 
 
-def _mounts(text: str) -> Iterator[_Mount]:
-    """`31 23 0:28 TOP FOLDER rw … - KIND source OPTIONS`, one per line."""
+def _memory_mounts(text: str) -> dict[Version, tuple[str, str]]:
+    """The group at the top of each version's first mount that carries memory, and the mount point.
+
+    Each line of the text reads `31 23 0:28 TOP MOUNT_POINT rw … - KIND source OPTIONS`.
+    """
+    found: dict[Version, tuple[str, str]] = {}
     for line in text.splitlines():
         left, _, right = line.partition(" - ")
         before, after = left.split(" "), right.split(" ")
-        if len(before) >= 5 and len(after) >= 3:
-            options = tuple(after[2].split(","))
-            yield _Mount(after[0], _unescape(before[3]), _unescape(before[4]), options)
+        if len(before) < 5 or len(after) < 3:
+            continue
+        place = _unescape(before[3]), _unescape(before[4])
+        if after[0] == "cgroup" and "memory" in after[2].split(","):
+            found.setdefault("v1", place)
+        elif after[0] == "cgroup2":
+            found.setdefault("v2", place)
+    return found
 
 
 def _unescape(field: str) -> str:
     return _OCTAL.sub(lambda match: chr(int(match[1], 8)), field)
-
-
-def _carries_memory(mount: _Mount, version: Version) -> bool:
-    if version == "v1":
-        return mount.kind == "cgroup" and "memory" in mount.options
-    return mount.kind == "cgroup2"
-
-
-def _ancestry(version: Version, path: str, mount: _Mount, root: Path) -> list[MemoryCgroup]:
-    """From the process's own group up to the mount's top, as far as they can be seen."""
-    top = root / mount.folder.lstrip("/")
-    inside = _inside_mount(path, mount.top)
-    names = [inside, *inside.parents]
-    groups = [
-        MemoryCgroup(version=version, folder=top / str(name).lstrip("/"), name=str(name))
-        for name in names
-    ]
-    return [group for group in groups if group.folder.is_dir()]
 
 
 def _inside_mount(path: str, top: str) -> PurePosixPath:

@@ -206,7 +206,7 @@ class Encoder:
             self.apart_bytes = max(self.apart_bytes, reference.peak_bytes)
         return ids
 
-    def _reference_for(self, text: bytes) -> ReferenceEncoder:
+    def _reference_for(self, text: bytes) -> ReferenceEncoder | ReferenceApart:
         """tiktoken in this process for short texts, which need no more than the fast encoder; else the child.
 
         Each holds the whole vocabulary, and memory is planned for only one of them.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
@@ -146,10 +146,6 @@ class ReferenceApart:
             f"{printable(last_line[-200:])}",
             remedy=_OTHER_FILE,
         )
-
-    def decode(self, ids: Sequence[int]) -> bytes:
-        """Not available: nothing is decoded in the child."""
-        raise NotImplementedError("nothing is decoded in the child")
 
     def close(self) -> None:
         """End the child at once, even while another thread starts it or waits for it. No other is started."""
