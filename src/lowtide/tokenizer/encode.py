@@ -212,16 +212,16 @@ class Encoder:
         Each holds the whole vocabulary, and memory is planned for only one of them.
         """
         settings = self._settings
-        asked = (settings.vocabulary, settings.special_in_text, settings.marks)
+        encoding = (settings.vocabulary, settings.special_in_text, settings.marks)
         is_light = settings.vocabulary.kind == "ranks" and len(text) <= _LIGHT_BYTES
         if self._allowance_bytes is None or is_light:
             self.close()
-            self._reference = self._reference or make_reference(*asked)
+            self._reference = self._reference or make_reference(*encoding)
             return self._reference
         self._reference = None
         apart = self._apart
         if apart is None:
-            apart = self._apart = ReferenceApart(*asked, allowance_bytes=self._allowance_bytes)
+            apart = self._apart = ReferenceApart(*encoding, allowance_bytes=self._allowance_bytes)
         return apart
 
 
