@@ -42,7 +42,7 @@ from bench.measuring import (
     row,
 )
 from lowtide.tokenizer.byte_pairs import spell
-from lowtide.tokenizer.split_words import PLAIN_PATTERNS
+from lowtide.tokenizer.patterns import PLAIN_PATTERNS
 
 TIED_WORDS = 30_000
 """Of 20,000, all are whole after 24,718 merges: gigatoken then goes on, with pairs that nowhere stand."""

@@ -38,8 +38,7 @@ from typing import TYPE_CHECKING
 
 from bench.distinct_words import repeated_letters, tied_words, write_documents
 from bench.jobs import SEPARATOR
-from lowtide.tokenizer.patterns import PatternName
-from lowtide.tokenizer.split_words import PLAIN_PATTERNS
+from lowtide.tokenizer.patterns import PLAIN_PATTERNS, PatternName
 
 if TYPE_CHECKING:
     from tokenizers.pre_tokenizers import PreTokenizer

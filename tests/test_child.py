@@ -1,4 +1,4 @@
-"""Processes of our own go with the run that started them."""
+"""Child processes end with the run that started them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ sys.stdin.read()
 
 
 @pytest.mark.skipif(os.name != "posix", reason="a killed parent is known by its number")
-def test_a_busy_child_goes_when_its_run_is_killed(tmp_path: Path) -> None:
+def test_a_busy_child_ends_when_its_run_is_killed(tmp_path: Path) -> None:
     (tmp_path / "busy_child.py").write_text(BUSY)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     with subprocess.Popen(

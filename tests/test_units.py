@@ -1,4 +1,4 @@
-"""Numbers with a unit, and errors with a way out."""
+"""Numbers have a unit, and errors a remedy."""
 
 from __future__ import annotations
 
@@ -147,6 +147,6 @@ def test_the_tree_drawn_in_the_docstring_is_the_tree(kind: type[LowtideError]) -
     assert codes[kind.__name__] == kind.exit_code
 
 
-def test_units_know_nothing_of_the_house_but_errors() -> None:
+def test_units_imports_nothing_of_lowtide_but_errors() -> None:
     imports = [line for line in inspect.getsource(units).splitlines() if "lowtide." in line]
     assert imports == ["from lowtide.errors import UsageError"]

@@ -26,22 +26,23 @@ _EXIT_SECONDS = 10
 """How long a child that closed its pipes may take to exit: only then is its exit code known."""
 _STDERR_BYTES = 4096
 _LOOK_SECONDS = 0.5
+"""How long an orphaned child may take to notice that its parent died."""
 
 
 def python_command(*arguments: str) -> list[str]:
-    """`python_command("-m", "lowtide", …)`: every child that runs Python is started by this.
+    """The command line that starts Python, such as `python_command("-m", "lowtide", …)`. Every child uses it.
 
     `-P` keeps the current folder out of `sys.path`: a `json.py` that came with somebody's data would run.
-    `PYTHONPATH` stays in force, for that is set on purpose.
+    `PYTHONPATH` still applies, because it is set on purpose.
     """
     return [sys.executable, "-P", *arguments]
 
 
 class Child:
-    """A process that runs `module` and answers one frame with one frame."""
+    """A process that runs `module` and answers each frame with one frame."""
 
     def __init__(self, module: str, environment: Mapping[str, str] | None = None) -> None:
-        """`environment` is added to the environment of this process."""
+        """Start the process. `environment` is added to the environment of this one."""
         stderr = tempfile.TemporaryFile()  # noqa: SIM115 - a pipe that nobody reads would block the child
         self._process = subprocess.Popen(
             python_command("-m", module),
@@ -66,13 +67,13 @@ class Child:
                     return answer
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_EXIT_SECONDS)
-        except BaseException:  # half through a request: the next answer would belong to this one
+        except BaseException:  # in the middle of a request: the next answer would belong to it
             self.end()
             raise
         return None
 
     def end(self) -> tuple[int, str]:
-        """The exit code, and what it wrote last to standard error. A process that still runs is killed."""
+        """End the child, killing it if it still runs; its exit code and the last it wrote to standard error."""
         return self._end() or (self._process.returncode, "")
 
 
@@ -89,7 +90,7 @@ def _end(process: subprocess.Popen[bytes], stderr: IO[bytes]) -> tuple[int, str]
 
 
 def kill_session(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> None:
-    """End a process that was started with `start_new_session`, and what it started, such as compilers."""
+    """Kill a process that was started with `start_new_session`, and all it started, such as compilers."""
     if hasattr(os, "killpg") and not (process.returncode is not None and _exists(process.pid)):
         with suppress(ProcessLookupError, PermissionError):
             os.killpg(process.pid, signal.SIGKILL)
@@ -98,7 +99,7 @@ def kill_session(process: subprocess.Popen[bytes] | subprocess.Popen[str]) -> No
 
 
 def _exists(pid: int) -> bool:
-    """Whether the id is in use. Of a process that was waited for, it is another's then, and so is its group."""
+    """Whether the process id is in use; once its process was waited for, it and its group are another's."""
     try:
         os.kill(pid, 0)
     except OSError as error:
@@ -114,7 +115,7 @@ def ran_out_of_memory(code: int) -> bool:
 
 
 def run_child(serve: Callable[[], None]) -> None:
-    """The main function of a child. Signals are left to the parent, which decides when the child ends."""
+    """Run `serve` as a child's main function. Signals are ignored: the parent decides when it ends."""
     for name in ("SIGINT", "SIGTERM", "SIGHUP"):  # a scheduler may send these to every process
         if hasattr(signal, name):
             signal.signal(getattr(signal, name), signal.SIG_IGN)
@@ -126,7 +127,7 @@ def run_child(serve: Callable[[], None]) -> None:
 
 
 def _leave_with_parent(parent: int) -> None:
-    """Exit when the parent dies. A busy child does not notice that its input ended, and would keep working."""
+    """Exit when the parent dies: a busy child does not notice that its input ended, and would keep working."""
     while os.getppid() == parent:
         time.sleep(_LOOK_SECONDS)
     os._exit(1)

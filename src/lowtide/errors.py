@@ -1,26 +1,23 @@
-"""Every error lowtide raises on purpose. Each carries a remedy that works, and an exit code.
+"""All errors that lowtide raises on purpose. Each carries a remedy that works, and an exit code.
 
 LowtideError              1    the work failed
 ├── UsageError            2    wrong usage, unreadable settings, a folder that belongs to other work
-├── DoesNotFitError       3    refused beforehand: nothing was started
+├── DoesNotFitError       3    does not fit in memory or on disk: nothing was started
 ├── DataError             1    an input cannot be read as what it says it is
 │   ├── ChangedInputError 1    an input was written to while it was read
-│   ├── ReservedTextError 1    an input holds bytes that lowtide needs for itself, or a refused token
+│   ├── ReservedTextError 1    an input holds bytes that lowtide reserves, or a refused special token
 │   └── SharedFaultError  1    a template or a tokenizer is at fault: every other input would fail as well
 ├── VerificationError     4    data on disk is not what its manifest promises
-├── StorageError          1    a disk said no: full, read-only, failing
+├── StorageError          1    a disk cannot be written or read: full, read-only, failing
 └── StoppedError          75   stopped cleanly; the same command resumes where it stopped
-    └── InterruptedRun    130  the same, by Ctrl-C
+    └── InterruptedRun    130  stopped cleanly by Ctrl-C; the same command resumes where it stopped
 """
 
 from __future__ import annotations
 
 
 class LowtideError(Exception):
-    """A `problem` stated with its values, and a `remedy`, which is required: no error without a way out.
-
-    `exit_code` is what the command leaves with.
-    """
+    """A `problem` with its values, a `remedy`, which is required, and the command's `exit_code`."""
 
     exit_code = 1
 
@@ -32,27 +29,27 @@ class LowtideError(Exception):
 
 
 class UsageError(LowtideError):
-    """The command or its settings are wrong; nothing was touched."""
+    """The command or its settings are wrong; nothing was changed."""
 
     exit_code = 2
 
 
 class DoesNotFitError(LowtideError):
-    """It would not fit in memory or on disk; nothing was started."""
+    """The work would not fit in memory or on disk; nothing was started."""
 
     exit_code = 3
 
 
 class DataError(LowtideError):
-    """An input is damaged, of another kind, or holds what the policy does not allow."""
+    """An input is damaged, of another kind, or contains what the settings do not allow."""
 
 
 class ChangedInputError(DataError):
-    """An input changed while it was read, so the text may mix two versions: the run cannot be resumed."""
+    """An input changed while it was read. The text may mix two versions, so the run cannot be resumed."""
 
 
 class ReservedTextError(DataError):
-    """An input holds `text`, which is reserved."""
+    """An input contains `text`, which is reserved."""
 
     def __init__(self, problem: str, *, remedy: str, text: bytes = b"") -> None:
         super().__init__(problem, remedy=remedy)
@@ -60,7 +57,7 @@ class ReservedTextError(DataError):
 
 
 class SharedFaultError(DataError):
-    """A template or tokenizer that all inputs share is at fault: leaving out an input does not help."""
+    """A template or tokenizer that all inputs share is faulty: leaving out an input does not help."""
 
 
 class VerificationError(LowtideError):
@@ -70,20 +67,20 @@ class VerificationError(LowtideError):
 
 
 class StorageError(LowtideError):
-    """Writing failed; what was published before stands."""
+    """Writing or reading a disk failed; files that were published before are intact."""
 
 
 class StoppedError(LowtideError):
-    """The run was asked to stop, or stopped itself; finished work is sealed and the run resumes."""
+    """The run was asked to stop, or stopped itself. Finished work is saved, and the same command resumes it."""
 
     exit_code = 75
 
 
 class Terminated(BaseException):
-    """SIGTERM for a command that does not ask for stops. Like KeyboardInterrupt, not an Exception."""
+    """SIGTERM in a command that does not poll for stops. Like KeyboardInterrupt, it is not an Exception."""
 
 
 class InterruptedRun(StoppedError):  # noqa: N818 - named for what happened, not for a fault
-    """Ctrl-C: sealed like any other stop."""
+    """Ctrl-C: work is saved as with any other stop."""
 
     exit_code = 130

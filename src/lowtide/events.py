@@ -1,4 +1,4 @@
-"""What a stage says while it works. Whoever listens decides whether an event is a bar, a line or a record."""
+"""Events that a stage sends while it works. The listener decides whether one is a bar, a line or a record."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
 StopReason: TypeAlias = Literal["interrupted", "terminated"]
-"""Ctrl-C, or someone who wants the machine."""
+"""Why a stage was asked to stop: by Ctrl-C, or by a signal from someone who needs the machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """Something a person should know: a choice made for them, a stage of the guard, a fallback."""
+    """A message for people: a choice made for them, a verdict about memory, a fallback."""
 
     text: str
     level: Literal["info", "warning"] = "info"
@@ -20,7 +20,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Advanced:
-    """How far a stage has come; sent a few times a second at most."""
+    """Progress of a stage; sent a few times a second at most."""
 
     done_bytes: int
     total_bytes: int
@@ -31,25 +31,25 @@ class Advanced:
     budget_bytes: int
     elapsed_seconds: float
     resumed_bytes: int = 0
-    """How much of `done_bytes` stood before this run; rates must not count it."""
+    """The part of `done_bytes` that was done before this run; rates must not count it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryRead:
-    """What the run occupies, and how the machine fares; about once a second."""
+    """Memory that the run uses and that the machine has left; sent about once a second."""
 
     private_bytes: int
     mapped_bytes: int
-    """Page cache that is mapped: shown, never counted."""
+    """Mapped page cache: shown, never counted."""
     swapped_bytes: int
     available_bytes: int
     stalled_percent: float | None = None
-    """Of the last ten seconds, all work stood still for memory; None where the kernel does not tell."""
+    """Share of the last ten seconds in which all work waited for memory; None where unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpointed:
-    """Everything up to here survives any crash."""
+    """A checkpoint was taken: everything up to here survives any crash."""
 
     done_bytes: int
     tokens: int
@@ -57,7 +57,7 @@ class Checkpointed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Learnt:
-    """How many merges a tokenizer has learnt; sent a few times a second at most."""
+    """Number of merges a tokenizer has learnt; sent a few times a second at most."""
 
     merges: int
     most_merges: int
@@ -68,33 +68,33 @@ class Learnt:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stepped:
-    """A step of training is done. All of it was measured, but for the time left."""
+    """A training step is done. All figures are measured, except for the time left."""
 
     step: int
-    """Steps done so far, this one included."""
+    """Number of steps done so far, this one included."""
     steps: int
     loss: float
     learning_rate: float
     gradient_norm: float
     seconds: float
-    """That this step took."""
+    """Duration of this step."""
     tokens: int
-    """Seen so far, over all ranks."""
+    """Number of tokens trained on so far, over all ranks."""
     tokens_per_second: float
     epoch: float
-    """How often the training data was gone through so far."""
+    """Number of passes over the training data so far."""
     private_bytes: int
     seconds_left: float
     gpu_bytes: int | None = None
-    """The most that was allocated so far; None without a GPU."""
+    """Peak of allocated GPU memory so far; None without a GPU."""
     mfu: float | None = None
-    """Share of the card's own peak; None where that is not known."""
+    """Share of the GPU's peak arithmetic speed; None where that is not known."""
     skipped: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluated:
-    """The loss on held-out windows."""
+    """The loss on the validation set."""
 
     step: int
     loss: float
@@ -102,7 +102,7 @@ class Evaluated:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled:
-    """What the model writes at this point."""
+    """Text that the model generates at this step."""
 
     step: int
     text: str
@@ -110,7 +110,7 @@ class Sampled:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Saved:
-    """A checkpoint stands: everything up to here survives any crash."""
+    """A checkpoint was written: everything up to this step survives any crash."""
 
     step: int
     path: str
@@ -122,4 +122,4 @@ Listener = Callable[[Event], None]
 
 
 def ignore(event: Event) -> None:
-    """The listener that listens to nothing."""
+    """A listener that does nothing."""

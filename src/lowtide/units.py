@@ -1,4 +1,4 @@
-"""Numbers with a unit, read and written. Sizes are `int` bytes inside the house, text only at its door."""
+"""Read and write numbers with a unit. Sizes are `int` bytes in the code, text only for people."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
 _SCIENTIFIC = re.compile(r"\s*\d+(?:\.\d+)?[eE]\+?\d{1,3}\s*")
 _NUMBER = re.compile(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([A-Za-z]*)\s*\Z")
 _MOST = 1e18
-"""More than any count or size there is; what is larger would lose digits or overflow."""
+"""Larger than any real count or size; beyond it, digits would be lost or a number overflow."""
 
 
 def parse_bytes(text: str) -> int:
@@ -41,13 +41,12 @@ def parse_bytes(text: str) -> int:
 
 
 def printable(text: str, *, keep: str = "") -> str:
-    """The text with control characters shown instead of obeyed: a file's or a process's name must not steer a
-    terminal."""
+    """Escape control characters: the name of a file or of a process must not control a terminal."""
     return "".join(c if c in keep or c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def printable_lines(text: str) -> str:
-    """Like `printable`, but indented lines stay lines: the list of an error. No name can start a line."""
+    """Like `printable`, but the indented lines of an error's list stay lines. No name can start a line."""
     return "\n  ".join(map(printable, text.split("\n  ")))
 
 
@@ -72,7 +71,7 @@ def _whole(text: str, value: float) -> int:
 
 
 def format_bytes(size_bytes: int) -> str:
-    """`format_bytes(268435456)` is `"256.0 MiB"`: binary units, one decimal, the unit always there."""
+    """`format_bytes(268435456)` is `"256.0 MiB"`: binary units, one decimal."""
     size = float(size_bytes)
     for unit in ("B", "KiB", "MiB", "GiB"):
         if round(abs(size), 1) < 1024:  # 1,048,575 bytes are 1.0 MiB, not 1024.0 KiB
@@ -106,5 +105,5 @@ def format_seconds(seconds: float) -> str:
 
 
 def round_up_to_mib(size_bytes: int) -> str:
-    """The smallest whole number of MiB that holds the size, as a flag's value: `"161MiB"`."""
+    """The size rounded up to whole MiB, as a flag's value: `"161MiB"`."""
     return f"{-(-size_bytes // MIB)}MiB"

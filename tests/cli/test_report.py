@@ -11,7 +11,7 @@ import pytest
 
 from lowtide.dataset.find_tokens import RUN_RECORD
 from lowtide.shards.layout import MANIFEST_NAME
-from lowtide.tokenizer.write_files import TRAINED_MANIFEST_NAME
+from lowtide.tokenizer.byte_pair_files import TRAINED_MANIFEST_NAME
 from tests.commands import call
 from tests.report.page_journals import BEGAN, end, tokenized, trained, watched, write_log
 

@@ -22,7 +22,7 @@ from lowtide.pipeline.export_model import export_model
 from lowtide.pipeline.sample import sample, stream_samples
 from lowtide.report.training_results import show_samples
 from lowtide.tokenizer.byte_pairs import BytePairs
-from lowtide.tokenizer.decode_stream import decode_stream
+from lowtide.tokenizer.tokenizer import decode_stream
 from lowtide.training.run_folder import RUN_NAME
 from tests.commands import LOWTIDE, call, lowtide
 from tests.learnt import learnt

@@ -13,7 +13,7 @@ import pytest
 from lowtide.model.gpt import GPT
 from lowtide.shards.layout import MANIFEST_NAME
 from lowtide.storage.sealed_json import read_sealed, write_sealed
-from lowtide.tokenizer.write_files import TRAINED_MANIFEST_NAME
+from lowtide.tokenizer.byte_pair_files import TRAINED_MANIFEST_NAME
 from lowtide.training.run_folder import RUN_NAME
 from tests.commands import lowtide
 from tests.runs import TINY, add_checkpoint, begin_run

@@ -1,4 +1,4 @@
-"""Freed memory goes back to the system, or stays for the next use, as it was told."""
+"""Freed memory goes back to the system, or stays for the next use, as was chosen."""
 
 from __future__ import annotations
 

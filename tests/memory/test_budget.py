@@ -1,4 +1,4 @@
-"""A budget is named or modest and within the limit; needs fit or are refused with a way out."""
+"""A budget is as named or a quarter of the limit; needs fit or are refused with a remedy that works."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_named_budget_is_taken_as_named(text: str, total_bytes: int) -> None:
         (100 * MIB, 100 * MIB),
     ],
 )
-def test_without_a_name_a_modest_share_is_taken(limit_bytes: int, total_bytes: int) -> None:
+def test_by_default_a_quarter_of_the_limit_is_taken(limit_bytes: int, total_bytes: int) -> None:
     budget = choose_budget(None, limit_of(limit_bytes))
     assert (budget.total_bytes, budget.source) == (total_bytes, "default")
 
@@ -63,7 +63,7 @@ def test_more_than_the_machine_allows_is_refused_and_the_advice_works(text: str)
 
 
 @pytest.mark.parametrize("text", ["0%", "0MiB", "much", "-5%", "%", "5"])
-def test_what_is_no_budget_is_wrong_usage(text: str) -> None:
+def test_an_invalid_budget_is_wrong_usage(text: str) -> None:
     with pytest.raises(UsageError):
         choose_budget(text, limit_of(8 * GIB))
 

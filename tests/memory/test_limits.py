@@ -1,4 +1,4 @@
-"""The least of every voice counts, and it is named. Fake `/proc` and `/sys` trees, real files."""
+"""The least of all limits counts, and it is named. Fake `/proc` and `/sys` trees, real files."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_without_any_cgroup_available_memory_is_the_limit(machine: Machine) -> N
     assert machine.limit() == (32 * GIB, "available memory")
 
 
-def test_v2_takes_the_group_that_holds_us(machine: Machine) -> None:
+def test_v2_takes_the_group_that_holds_this_process(machine: Machine) -> None:
     machine.mounts(MOUNT_V2)
     machine.member_of("0::/job")
     machine.v2("job", str(2 * GIB))
@@ -80,7 +80,7 @@ def test_v2_an_ancestor_may_allow_less_than_the_group_itself(machine: Machine) -
     assert machine.limit() == (3 * GIB, "the cgroup /user.slice (memory.max)")
 
 
-def test_v2_max_is_no_limit(machine: Machine) -> None:
+def test_v2_max_is_not_a_limit(machine: Machine) -> None:
     machine.mounts(MOUNT_V2)
     machine.member_of("0::/job")
     machine.v2("job", "max")
@@ -110,7 +110,7 @@ def test_v1_takes_the_least_of_every_ancestor(machine: Machine) -> None:
     assert machine.limit() == (5 * GIB, "the cgroup /batch (memory.limit_in_bytes)")
 
 
-def test_v1_the_huge_number_is_no_limit(machine: Machine) -> None:
+def test_v1_the_huge_number_is_not_a_limit(machine: Machine) -> None:
     machine.mounts(MOUNT_V1)
     machine.member_of("4:memory:/job")
     machine.v1("job", UNLIMITED_V1)

@@ -68,7 +68,7 @@ def test_a_small_machine_has_a_small_floor() -> None:
     assert floor_bytes(GIB) == GIB // 50
 
 
-def test_a_stall_stops_only_when_room_is_scarce_as_well() -> None:
+def test_a_stall_stops_only_when_memory_is_scarce_as_well() -> None:
     assert stage_of(stalled_percent=39.0) == Stage.CALM
     assert stage_of(stalled_percent=90.0) == Stage.NOTE
     assert stage_of(stalled_percent=90.0, available_bytes=1600 * MIB) == Stage.STOP
@@ -114,7 +114,7 @@ def test_a_machine_without_these_files_is_sampled_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_children_that_are_somebody_elses_are_not_counted() -> None:
+def test_children_to_leave_out_are_not_counted() -> None:
     code = "held = bytearray(b'x') * (64 << 20); print('ready', flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE

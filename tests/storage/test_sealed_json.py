@@ -1,4 +1,4 @@
-"""What was sealed reads back; what was touched does not."""
+"""A sealed file reads back; a changed one is refused."""
 
 from __future__ import annotations
 
@@ -70,14 +70,14 @@ def test_every_truncation_is_found(tmp_path: Path) -> None:
             read_sealed(path)
 
 
-def test_a_file_that_was_only_indented_anew_still_reads(tmp_path: Path) -> None:
+def test_a_file_that_was_only_reindented_still_reads(tmp_path: Path) -> None:
     path = tmp_path / "sealed.json"
     write_sealed(path, PAYLOAD)
     path.write_text(json.dumps(json.loads(path.read_text()), sort_keys=True))
     assert read_sealed(path) == PAYLOAD
 
 
-def test_a_key_that_stands_twice_is_found(tmp_path: Path) -> None:
+def test_a_repeated_key_is_found(tmp_path: Path) -> None:
     path = tmp_path / "sealed.json"
     write_sealed(path, PAYLOAD)
     path.write_text(path.read_text().replace("{", '{"format_version": 2,', 1))
@@ -101,7 +101,7 @@ def test_a_key_that_stands_twice_is_found(tmp_path: Path) -> None:
         b'{"a": ' + b"9" * 5000 + b', "seal": "00"}',
     ],
 )
-def test_what_is_not_ours_is_a_verification_error(tmp_path: Path, text: bytes) -> None:
+def test_a_file_without_a_seal_is_a_verification_error(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "sealed.json"
     path.write_bytes(text)
     with pytest.raises(VerificationError) as caught:
@@ -121,7 +121,7 @@ def test_a_folder_in_its_place_is_the_disks_problem(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("number", [float("nan"), float("inf")])
-def test_what_json_cannot_say_is_never_written(tmp_path: Path, number: float) -> None:
+def test_what_json_cannot_express_is_never_written(tmp_path: Path, number: float) -> None:
     with pytest.raises(ValueError):
         write_sealed(tmp_path / "sealed.json", {"number": number})
     assert list(tmp_path.iterdir()) == []

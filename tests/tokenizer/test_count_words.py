@@ -151,7 +151,7 @@ def test_words_that_are_nearly_alike_are_counted_apart(tmp_path: Path, words: li
 @EVERY_PATTERN
 @given(block=st.binary(max_size=200))
 @in_one_folder
-def test_of_bytes_that_are_no_text_none_is_lost(
+def test_bytes_that_are_not_text_are_all_counted(
     tmp_path: Path, block: bytes, pattern: PatternName
 ) -> None:
     counted, _ = count_all(tmp_path, [block], rules_for(pattern))
@@ -269,7 +269,7 @@ def test_what_a_full_disk_did_not_take_is_still_there(tmp_path: Path) -> None:
 # ── Threads and memory ──────────────────────────────────────────────────────────────────────────────────
 
 
-def test_threads_with_tables_of_their_own_do_not_meet(tmp_path: Path) -> None:
+def test_threads_with_tables_of_their_own_do_not_interfere(tmp_path: Path) -> None:
     blocks = [b" ".join(distinct_words(20_000, length=5, seed=seed)) for seed in range(6)]
     folders = [tmp_path / str(number) for number in range(len(blocks))]
     for folder in folders:

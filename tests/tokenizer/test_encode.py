@@ -183,7 +183,7 @@ def test_the_private_mark_cannot_arise_at_a_documents_end() -> None:
     assert not overlaps_itself(MARKER)
 
 
-def test_a_separator_with_a_special_token_in_it_is_no_special_token_in_text(
+def test_a_separator_that_contains_a_special_token_is_not_one_in_text(
     vocabularies: dict[str, Vocabulary],
 ) -> None:
     settings = EncodeSettings(

@@ -1,4 +1,4 @@
-"""Which tokens are learnt can be told only of tokenizers that give a text's bytes back."""
+"""Loss masks can be made only with tokenizers whose tokens add up to a text's bytes."""
 
 from __future__ import annotations
 

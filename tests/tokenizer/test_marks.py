@@ -11,8 +11,7 @@ import tokenizers
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lowtide.tokenizer.agreement import find_disagreement, sample_pieces
-from lowtide.tokenizer.encode import Encoder, EncodeSettings
+from lowtide.tokenizer.encode import Encoder, EncodeSettings, find_disagreement, sample_pieces
 from lowtide.tokenizer.learnt_tokens import find_learnt, measure_tokens
 from lowtide.tokenizer.patterns import PATTERNS
 from lowtide.tokenizer.reference import make_reference

@@ -1,4 +1,4 @@
-"""The fast learner takes the steps of the plain one, however little room its tables, lists and cells have."""
+"""The fast learner takes the steps of the plain one, however little memory its tables, lists and cells have."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ from lowtide.tokenizer import merge_pairs
 from lowtide.tokenizer.byte_pairs import bytes_in_order
 from lowtide.tokenizer.merge_pairs import (
     STEP,
+    MergeAllowances,
     MergeLearner,
     MergeSettings,
     Steps,
     read_classes,
+    spend_on_merges,
 )
-from lowtide.tokenizer.merge_room import MergeAllowances, spend_on_merges
 from lowtide.tokenizer.reference_train import Step, Ties, merge_pair, train_reference
 from lowtide.tokenizer.word_runs import RunRecord, encode_run, map_run
 from lowtide.units import MIB
@@ -220,7 +221,7 @@ def test_steps_and_what_they_did_are_those_of_the_plain_trainer(
 
 @BOTH_RULES
 @EVERY_HARD_TABLE
-def test_hard_tables_give_the_same_steps_with_any_room(
+def test_hard_tables_give_the_same_steps_with_any_memory(
     tmp_path: Path, name: str, ties: Ties
 ) -> None:
     wanted = MergeSettings(most_merges=400, ties=ties)
@@ -248,7 +249,7 @@ def test_hard_tables_give_the_same_steps_with_any_room(
 )
 @given(table=TABLES, how=ANY_SPENDING, most_merges=MERGES, min_frequency=MIN_FREQUENCIES)
 @in_one_folder
-def test_too_little_room_is_refused_and_never_gives_other_steps(
+def test_too_little_memory_is_refused_and_never_gives_other_steps(
     tmp_path: Path,
     table: WordCounts,
     how: Spending,
@@ -268,7 +269,7 @@ def test_too_little_room_is_refused_and_never_gives_other_steps(
         assert_equal(learnt, table, wanted)
 
 
-def test_little_room_means_that_pairs_are_counted_anew(tmp_path: Path) -> None:
+def test_little_memory_means_that_pairs_are_recounted(tmp_path: Path) -> None:
     table = {bytes(letters): letters[0] for letters in product(b"abcdef", b"ghijkl", b"mno")}
     wanted = MergeSettings(most_merges=100)
     assert learn(table, tmp_path, wanted).recounts == 1
@@ -499,7 +500,7 @@ def test_what_is_spent_is_within_the_allowance_or_the_remedy_helps(
     assert spent.bits == 8 or most_symbols < 2**spent.bits
 
 
-def test_more_cells_than_can_be_numbered_are_no_matter_of_memory() -> None:
+def test_more_cells_than_can_be_numbered_are_refused_whatever_the_memory() -> None:
     with pytest.raises(DoesNotFitError) as refused:
         spend_on_merges(2**32, 256, 300, 2**50)
     assert "--memory" not in refused.value.remedy
@@ -515,7 +516,7 @@ def test_a_pair_with_too_many_places_is_refused_with_a_remedy_that_works(tmp_pat
     assert learnt.choices == train_on_one_word(word, 20)
 
 
-def test_cells_make_room_for_a_pair_with_many_places(tmp_path: Path) -> None:
+def test_cells_move_to_a_file_for_a_pair_with_many_places(tmp_path: Path) -> None:
     """In memory with them a quarter of its places had room; the cells go to a file then."""
     word, wanted = b"a" * A_MILLION, MergeSettings(most_merges=20)
     learnt = learn({word: 1}, tmp_path, wanted, allowance_bytes=9_600_000)

@@ -1,4 +1,4 @@
-"""Every written form reads back as what it was written from; what is damaged is refused with a remedy."""
+"""Every written form reads back as what it was written from; damaged files are refused with a remedy."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ import pytest
 from tokenizers import Tokenizer as Library
 
 from lowtide.errors import UsageError
+from lowtide.tokenizer.byte_pair_files import rank_file_name, read_byte_pairs, tokenizer_files
 from lowtide.tokenizer.byte_pairs import BytePairs
 from lowtide.tokenizer.patterns import PATTERNS, PatternName
-from lowtide.tokenizer.read_files import read_byte_pairs
 from lowtide.tokenizer.reference_encode import encode_plainly
 from lowtide.tokenizer.vocabulary import load_vocabulary
-from lowtide.tokenizer.write_files import rank_file_name, tokenizer_files
 from tests.learnt import END_OF_TEXT, learn, learnt
 from tests.tokenizer.test_reference_encode import EVERY_PATTERN
 from tests.vocabularies import rank_file
@@ -118,7 +117,7 @@ def test_older_files_spell_a_merge_as_one_string(tmp_path: Path) -> None:
     assert read_byte_pairs(changed_json(tmp_path, in_one)) == pairs
 
 
-def test_of_a_merge_that_stands_twice_the_last_rank_counts_as_in_tokenizers(tmp_path: Path) -> None:
+def test_a_repeated_merge_has_its_last_rank_as_in_tokenizers(tmp_path: Path) -> None:
     def move_first_to_the_end(file: Json) -> None:
         merges = model_of(file)["merges"]
         merges.append(merges[0])  # type: ignore[attr-defined]
@@ -232,7 +231,7 @@ def test_what_byte_pairs_cannot_hold_is_named(
     assert "not a plain byte-level BPE" in error.value.problem
 
 
-def test_the_possessive_spelling_is_no_plain_pattern(tmp_path: Path) -> None:
+def test_the_possessive_spelling_is_not_a_plain_pattern(tmp_path: Path) -> None:
     def spell(file: Json) -> None:
         split = {"type": "Split", "pattern": {"Regex": PATTERNS["cl100k"]}, "behavior": "Isolated"}
         byte_level = {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False}
@@ -292,7 +291,7 @@ def test_a_file_of_a_gigabyte_is_not_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("tokens", [[b"xyz"], [b"a" * (1 << n) for n in range(1, 14)]])
-def test_ranks_that_do_not_tell_their_merges_are_refused(
+def test_ranks_from_which_merges_cannot_be_recovered_are_refused(
     tokens: list[bytes], tmp_path: Path
 ) -> None:
     everything = [*(bytes([byte]) for byte in range(256)), *tokens]
@@ -304,7 +303,7 @@ def test_ranks_that_do_not_tell_their_merges_are_refused(
     assert "tokenizer.json" in error.value.remedy
 
 
-def test_nothing_by_that_name_lists_what_there_is(tmp_path: Path) -> None:
+def test_a_name_that_does_not_exist_lists_the_choices(tmp_path: Path) -> None:
     for source in ("gpt5", tmp_path, tmp_path / "vocab.json"):
         with pytest.raises(UsageError) as error:
             read_byte_pairs(source)

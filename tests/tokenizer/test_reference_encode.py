@@ -10,14 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 
-from lowtide.tokenizer import read_files, reference_encode, text_pieces
+from lowtide.tokenizer import byte_pair_files, reference_encode, text_pieces
+from lowtide.tokenizer.byte_pair_files import tokenizer_json
 from lowtide.tokenizer.patterns import PATTERNS, PatternName
 from lowtide.tokenizer.reference_encode import (
     encode_plainly,
     encode_with_special_tokens,
     merge_word,
 )
-from lowtide.tokenizer.write_files import tokenizer_json
 from tests.learnt import learn, learnt
 
 ANY_TEXT = st.text(
@@ -31,8 +31,8 @@ SPECIAL = ("<|>", "<|>é")
 EVERY_PATTERN = pytest.mark.parametrize("pattern", PATTERNS)
 
 
-@pytest.mark.parametrize("module", [reference_encode, read_files, text_pieces])
-def test_the_examples_in_the_lesson_are_true(module: object) -> None:
+@pytest.mark.parametrize("module", [reference_encode, byte_pair_files, text_pieces])
+def test_the_worked_examples_are_true(module: object) -> None:
     outcome = doctest.testmod(module)  # type: ignore[arg-type]
     assert outcome.attempted
     assert not outcome.failed

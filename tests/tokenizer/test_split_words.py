@@ -25,10 +25,9 @@ from tokenizers import Regex, pre_tokenizers
 from lowtide import native
 from lowtide.tokenizer import split_words
 from lowtide.tokenizer.disagreements import DISAGREEMENTS
-from lowtide.tokenizer.patterns import PatternName, recognise
+from lowtide.tokenizer.patterns import PLAIN_PATTERNS, PatternName, recognise
 from lowtide.tokenizer.split_words import (
     PATTERN_NUMBERS,
-    PLAIN_PATTERNS,
     load_classes,
     split_words_reference,
 )
@@ -292,7 +291,7 @@ ANY_BYTES = st.binary(max_size=200) | TEXTS.map(str.encode).flatmap(
 
 @EVERY_PATTERN
 @given(data=ANY_BYTES)
-def test_bytes_that_are_no_text_are_cut_to_the_last_one(
+def test_bytes_that_are_not_text_are_cut_to_the_last_one(
     native_split: NativeSplit, data: bytes, pattern: PatternName
 ) -> None:
     ends = [0, *native_split(data, pattern)]

@@ -1,4 +1,4 @@
-"""`lowtide.Tokenizer` gives the reference's ids whatever the text and however it arrives, and gives it back."""
+"""`lowtide.Tokenizer` gives the reference's ids for any text, however it arrives, and decodes them again."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ from hypothesis import strategies as st
 import lowtide
 from lowtide.errors import DataError, StorageError, UsageError
 from lowtide.tokenizer import text_pieces
-from lowtide.tokenizer import tokenizer as room
+from lowtide.tokenizer import tokenizer as module
+from lowtide.tokenizer.byte_pair_files import rank_file_name, tokenizer_files
 from lowtide.tokenizer.patterns import PatternName
 from lowtide.tokenizer.reference import Ids
 from lowtide.tokenizer.reference_encode import (
@@ -29,7 +30,6 @@ from lowtide.tokenizer.reference_encode import (
 )
 from lowtide.tokenizer.split_words import split_words_reference
 from lowtide.tokenizer.tokenizer import Tokenizer
-from lowtide.tokenizer.write_files import rank_file_name, tokenizer_files
 from tests.corpora import make_documents
 from tests.learnt import END_OF_TEXT, learnt
 from tests.tokenizer.test_encode import STRANGE
@@ -145,7 +145,7 @@ def test_a_stream_is_read_no_further_than_it_is_encoded() -> None:
 
 
 @PATIENT
-@given(texts=st.lists(ANY_TEXT | st.sampled_from([room._MARK, *SPECIAL]), max_size=8))
+@given(texts=st.lists(ANY_TEXT | st.sampled_from([module._MARK, *SPECIAL]), max_size=8))
 def test_a_batch_is_its_texts_one_by_one(texts: list[str]) -> None:
     tokenizer = made("cl100k")
     assert tokenizer.encode_batch(texts) == [tokenizer.encode(text) for text in texts]
@@ -157,16 +157,16 @@ def test_batches_of_any_size_keep_the_order(monkeypatch: pytest.MonkeyPatch) -> 
     texts = make_documents(4, count=40)
     expected = [gpt2().encode(text) for text in texts]
     for characters in (1, 3_000, 1 << 20):
-        monkeypatch.setattr(room, "_BATCH_CHARACTERS", characters)
+        monkeypatch.setattr(module, "_BATCH_CHARACTERS", characters)
         assert gpt2().encode_batch(iter(texts)) == expected
 
 
 def test_the_private_mark_is_text_like_any_other() -> None:
-    for text in (room._MARK, f"a{room._MARK}b", room._MARK * 2, room._MARK[:-1]):
+    for text in (module._MARK, f"a{module._MARK}b", module._MARK * 2, module._MARK[:-1]):
         assert gpt2().decode(gpt2().encode(text)) == text
 
 
-def test_a_special_token_that_meets_the_private_mark_spoils_no_batch() -> None:
+def test_a_special_token_that_overlaps_the_private_mark_spoils_no_batch() -> None:
     tokenizer = Tokenizer.from_byte_pairs(learnt("gpt2", ("a\x00", "lowtide")))
     texts = ["a", "aa", "lowtide", "a\x00"]
     for mode in ("text", "token"):
@@ -204,7 +204,7 @@ def test_bytes_arrays_and_lists_are_taken_alike() -> None:
     assert gpt2().decode([]) == ""
 
 
-def test_half_a_character_is_replaced_unless_told_otherwise() -> None:
+def test_part_of_a_character_is_replaced_unless_errors_says_otherwise() -> None:
     first, *_ = gpt2().encode("\u088f")
     assert gpt2().decode([first]) == "\ufffd"
     with pytest.raises(UnicodeDecodeError):
@@ -217,7 +217,7 @@ def test_ids_that_do_not_exist_are_refused() -> None:
             gpt2().decode(ids)
 
 
-def test_text_that_utf8_cannot_spell_is_refused_with_a_remedy() -> None:
+def test_text_that_utf8_cannot_encode_is_refused_with_a_remedy() -> None:
     for text in ("\ud800", b"\xff"):
         with pytest.raises(DataError) as error:
             gpt2().encode(text)
@@ -325,15 +325,15 @@ def test_threads_that_share_a_tokenizer_take_turns(monkeypatch: pytest.MonkeyPat
     assert together == 1
 
 
-def test_an_encoder_that_has_met_much_text_is_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_encoder_that_has_seen_much_text_is_renewed(monkeypatch: pytest.MonkeyPatch) -> None:
     tokenizer = copy.copy(gpt2())
     tokenizer.encode("made")
     engine = tokenizer._engine("text")
     before = engine._encoder._fast
-    monkeypatch.setattr(room, "_GROWTH_BYTES", -(1 << 40))
+    monkeypatch.setattr(module, "_GROWTH_BYTES", -(1 << 40))
     assert tokenizer.encode("Hello there") == [15496, 612]
     assert engine._encoder._fast is before
-    tokenizer.encode(" word" * (room._RENEW_AFTER_BYTES // 5))
+    tokenizer.encode(" word" * (module._RENEW_AFTER_BYTES // 5))
     assert tokenizer.encode("Hello there") == [15496, 612]
     assert engine._encoder._fast is not before
 

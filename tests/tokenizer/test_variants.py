@@ -1,4 +1,4 @@
-"""What a tokenizer.json asks for is done as tokenizers does it, or refused."""
+"""Every feature of a tokenizer.json has the effect that it has in tokenizers, or is refused."""
 
 from __future__ import annotations
 
@@ -37,8 +37,13 @@ from lowtide.pipeline.settings import TokenizeSettings
 from lowtide.shards.manifest import read_manifest, write_manifest
 from lowtide.shards.read import open_dataset
 from lowtide.source.stream import Cursor, read_blocks
-from lowtide.tokenizer.agreement import SAMPLE_BYTES, find_disagreement, sample_pieces
-from lowtide.tokenizer.encode import Encoder, EncodeSettings
+from lowtide.tokenizer.encode import (
+    SAMPLE_BYTES,
+    Encoder,
+    EncodeSettings,
+    find_disagreement,
+    sample_pieces,
+)
 from lowtide.tokenizer.patterns import _SPELLINGS, CL100K
 from lowtide.tokenizer.reference import make_reference
 from lowtide.tokenizer.reference_apart import ReferenceApart, ReferenceMemoryError
@@ -98,7 +103,7 @@ def test_ids_are_those_of_tokenizers_or_the_file_is_refused(variant: Variant) ->
     ],
     ids=lambda variant: variant.name,
 )
-def test_a_key_that_nobody_knows_goes_to_the_reference(variant: Variant) -> None:
+def test_a_file_with_an_unknown_key_goes_to_the_reference(variant: Variant) -> None:
     assert not vocabulary_of(variant).plain
 
 

@@ -1,4 +1,4 @@
-"""A tokenizer is found by name, file or folder, and what is none is refused with a remedy."""
+"""A tokenizer is found by name, file or folder; anything else is refused with a remedy."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lowtide.errors import UsageError
+from lowtide.tokenizer.byte_pair_files import rank_file_name, tokenizer_files
 from lowtide.tokenizer.vocabulary import load_vocabulary, parse_ranks
-from lowtide.tokenizer.write_files import rank_file_name, tokenizer_files
 from tests.learnt import END_OF_TEXT, learnt
 from tests.tokenizer_json import tokenizer_json
 from tests.vocabularies import rank_file
@@ -60,7 +60,7 @@ def test_special_tokens_before_all_others_are_known_by_the_tokenizer_json_beside
 
 
 @pytest.mark.parametrize("other", ["other tokens", "other pattern"])
-def test_a_tokenizer_json_of_another_tokenizer_is_no_sibling(tmp_path: Path, other: str) -> None:
+def test_a_tokenizer_json_of_another_tokenizer_is_not_used(tmp_path: Path, other: str) -> None:
     name, pairs = rank_file_name("gpt2"), learnt("gpt2", ("<|pad|>", "<|more|>"))
     if other == "other pattern":
         pairs = replace(learnt("gpt2"), pattern="o200k")
@@ -100,7 +100,7 @@ def test_a_folder_with_a_tokenizer_json_is_a_tokenizer(tmp_path: Path) -> None:
         ("x.gpt2.tiktoken", ALL_BYTES + b"YWI= 4294967295\n"),
     ],
 )
-def test_a_file_that_is_no_tokenizer_is_refused_with_a_remedy(
+def test_a_file_that_is_not_a_tokenizer_is_refused_with_a_remedy(
     tmp_path: Path, name: str, content: bytes
 ) -> None:
     path = tmp_path / name
@@ -110,7 +110,7 @@ def test_a_file_that_is_no_tokenizer_is_refused_with_a_remedy(
     assert error.value.remedy
 
 
-def test_an_unknown_name_lists_what_there_is() -> None:
+def test_an_unknown_name_lists_the_choices() -> None:
     with pytest.raises(UsageError) as error:
         load_vocabulary("gpt5")
     assert "cl100k_base" in error.value.remedy

@@ -22,13 +22,13 @@ from lowtide.tokenizer.word_runs import (
     BUFFER_BYTES,
     MOST_RUNS,
     RunRecord,
+    RunWriter,
     WordTotals,
     check_run,
     decode_run,
     encode_run,
     map_run,
     merge_runs,
-    new_run,
 )
 from lowtide.units import MIB
 from tests.cutting_jobs import cut_while_reading
@@ -58,7 +58,7 @@ DAMAGED = {
 
 
 def store(folder: Path, name: str, data: bytes) -> RunRecord:
-    with new_run(folder / name) as writer:
+    with RunWriter(folder / name) as writer:
         writer.write(memoryview(data))
         return writer.finish()
 

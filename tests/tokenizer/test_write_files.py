@@ -1,4 +1,4 @@
-"""What is written is what the peers would write, read, and give the same ids for."""
+"""The files are those that other tools would write, and other tools read them and give the same ids."""
 
 from __future__ import annotations
 
@@ -18,22 +18,22 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 
 from lowtide.errors import UsageError
-from lowtide.tokenizer.byte_pairs import BytePairs, bytes_in_order
-from lowtide.tokenizer.disagreements import contains_disagreement
-from lowtide.tokenizer.encode import encode_fast
-from lowtide.tokenizer.patterns import PatternName, recognise
-from lowtide.tokenizer.read_files import read_byte_pairs, recover_merges
-from lowtide.tokenizer.reference_encode import encode_plainly, encode_with_special_tokens
-from lowtide.tokenizer.split_words import PLAIN_PATTERNS
-from lowtide.tokenizer.vocabulary import from_json, parse_ranks
-from lowtide.tokenizer.write_files import (
+from lowtide.tokenizer.byte_pair_files import (
     first_disagreement,
     may_be_spelled_alike,
     rank_file_name,
+    read_byte_pairs,
+    recover_merges,
     refuse_spelled_alike,
     tokenizer_files,
     tokenizer_json,
 )
+from lowtide.tokenizer.byte_pairs import BytePairs, bytes_in_order
+from lowtide.tokenizer.disagreements import contains_disagreement
+from lowtide.tokenizer.encode import encode_fast
+from lowtide.tokenizer.patterns import PLAIN_PATTERNS, PatternName, recognise
+from lowtide.tokenizer.reference_encode import encode_plainly, encode_with_special_tokens
+from lowtide.tokenizer.vocabulary import from_json, parse_ranks
 from tests.corpora import make_documents
 from tests.learnt import END_OF_TEXT, learn, learnt
 from tests.tokenizer.test_encode import STRANGE
@@ -157,7 +157,7 @@ def test_transformers_opens_the_folder_and_gives_the_same_ids(
     assert not opened.clean_up_tokenization_spaces
 
 
-def test_without_an_end_of_text_transformers_is_told_of_none() -> None:
+def test_without_an_end_of_text_transformers_gets_none() -> None:
     pairs = learnt("gpt2", ("<|other|>",))
     assert "eos_token" not in json.loads(tokenizer_files(pairs)["tokenizer_config.json"])
 
@@ -173,7 +173,7 @@ def test_a_special_token_spelled_like_another_is_refused(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [END_OF_TEXT, "the", "<|日本|>", "two words", "\x00"])
-def test_other_names_can_be_told_from_what_is_learnt(name: str) -> None:
+def test_other_names_differ_from_every_learnt_token(name: str) -> None:
     assert not may_be_spelled_alike(name)
     refuse_spelled_alike(learnt("gpt2", (name,)))
 
@@ -206,7 +206,7 @@ def put_together(choices: list[tuple[int, int]]) -> BytePairs:
 
 
 @given(pairs=some_merges(learnable=True))
-def test_what_was_learnt_can_be_told_by_its_ranks(pairs: BytePairs) -> None:
+def test_ranks_describe_a_learnt_vocabulary(pairs: BytePairs) -> None:
     assert first_disagreement(pairs) is None
     assert recover_merges(ranks_of(pairs), name="learnt") == pairs.merges
 
@@ -241,7 +241,7 @@ def test_gigatoken_always_follows_tokenizers_and_tiktoken_where_the_check_says_s
             assert ranks.encode_ordinary(text) == expected
 
 
-def test_ids_that_do_not_follow_the_merges_are_told_apart() -> None:
+def test_ids_that_do_not_follow_the_merges_are_noticed() -> None:
     learnt_first = learn(["bc", "bc", "ab"], merge_count=2, special_tokens=())
     assert learnt_first.merges == ((b"b", b"c"), (b"a", b"b"))
     swapped = replace(learnt_first, tokens=learnt_first.tokens | {b"bc": 257, b"ab": 256})
@@ -253,7 +253,7 @@ def test_ids_that_do_not_follow_the_merges_are_told_apart() -> None:
     assert ranks.encode_ordinary("abc") != encode_plainly("abc", swapped)
 
 
-def test_a_vocabulary_that_ranks_cannot_tell_has_no_rank_file() -> None:
+def test_a_vocabulary_that_ranks_cannot_describe_has_no_rank_file() -> None:
     pairs = put_together([(0, 1), (0, 1), (1, 2), (0, 4), (3, 2)])  # ab, then bc, then a+bc
     assert pairs.merges == ((b"a", b"b"), (b"b", b"c"), (b"a", b"bc"), (b"ab", b"c"))
     assert first_disagreement(pairs) == b"abc"

@@ -17,9 +17,8 @@ from pathlib import Path
 from lowtide.guard.box import Box
 from lowtide.memory.cgroups import MemoryCgroup, cgroup_limits, memory_cgroups
 from lowtide.memory.meter import measure_processes, tree_of, with_own_memory
-from lowtide.memory.other_systems import available_ram_bytes
 from lowtide.memory.pressure import stalled_percent
-from lowtide.memory.proc_files import available_bytes, kib_fields, read_text
+from lowtide.memory.proc_files import available_bytes, available_ram_bytes, kib_fields, read_text
 
 _EXACT_SHARE = 1 / 200
 """Of the time, for exact looks."""

@@ -1,8 +1,8 @@
-"""How glibc keeps freed memory: small pieces for the next use, large tables returned at once, or kept as well.
+"""Choose which freed memory glibc keeps for the next use and which it returns to the system.
 
-By itself glibc raises its border between the two whenever a large piece is freed, until tables of tens of
-megabytes stay in its arenas for good. Measured on 1 GB of text with two encoders that were renewed 13
-times: 165 MiB at the peak with a fixed border, 211 MiB without.
+By itself glibc raises the size from which it returns memory whenever a large piece is freed, until tables of
+tens of megabytes stay in its arenas for good. Measured on 1 GB of text with two encoders that were renewed 13
+times: 165 MiB at the peak with a fixed size, 211 MiB without.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _KEPT_BYTES = 8 * MIB
 
 
 def return_large_pieces() -> bool:
-    """From now on, pieces above 6 MiB go back to the system when freed. False where there is no glibc."""
+    """Return pieces above 6 MiB to the system when freed, from now on. False where there is no glibc."""
     settings = ((_M_MMAP_THRESHOLD, _LARGE_BYTES), (_M_TRIM_THRESHOLD, _KEPT_BYTES))
     return all(_call("mallopt", *pair) for pair in settings)
 
@@ -44,7 +44,7 @@ def give_back() -> bool:
 
 
 def _call(name: str, *arguments: int) -> bool:
-    """A function of glibc's allocator, where there is one."""
+    """Call a function of glibc's allocator, where there is one."""
     if sys.platform != "linux":
         return False
     function = getattr(ctypes.CDLL(None), name, None)

@@ -1,6 +1,6 @@
-"""What was allowed: made once at the door, spent by arithmetic.
+"""Choose the memory budget, once for a command, and check what is to be spent against it.
 
-    limit (what the machine allows) → budget (what the user allows) → needs (what each room asks)
+    limit (what the machine allows) → budget (what the user allows) → needs (what each package asks for)
 
 Too small a budget is refused before anything starts, naming the smallest that works.
 """
@@ -17,7 +17,7 @@ from lowtide.memory.limits import MemoryLimit
 from lowtide.units import GIB, MIB, format_bytes, parse_bytes, round_up_to_mib
 
 DEFAULT_SHARE = 4
-"""Without `--memory` one fourth of the limit is taken: other work keeps its room."""
+"""Without `--memory` a quarter of the limit is taken, which leaves the rest to other work."""
 DEFAULT_MOST_BYTES = 2 * GIB
 DEFAULT_LEAST_BYTES = 256 * MIB
 
@@ -39,9 +39,9 @@ class Budget:
 
     @property
     def in_words(self) -> str:
-        """What to say at the start, such as `1.0 GiB as named (available memory: 8.0 GiB)`."""
-        room = f"{self.limit.source}: {format_bytes(self.limit.total_bytes)}"
-        return f"{self.size_in_words} ({room})"
+        """The budget and the limit behind it, such as `1.0 GiB as named (available memory: 8.0 GiB)`."""
+        limit = f"{self.limit.source}: {format_bytes(self.limit.total_bytes)}"
+        return f"{self.size_in_words} ({limit})"
 
     @property
     def size_in_words(self) -> str:
@@ -50,26 +50,29 @@ class Budget:
 
 
 def choose_budget(text: str | None, limit: MemoryLimit, *, generous: bool = False) -> Budget:
-    """`"1GiB"` as named, `"50%"` of the limit, `None` a quarter of it, at most 2 GiB; at most the limit.
+    """`"1GiB"`, `"50%"` of the limit, or `None`: a quarter of the limit, at most 2 GiB. Never above the limit.
 
-    Generous, for work whose size the user has chosen already, such as a model: `None` leaves a quarter free.
+    With `generous`, for work whose size the user has chosen already, such as a model, `None` leaves a
+    quarter free.
     """
     if text is None:
         if generous:
             return Budget(total_bytes=limit.spare_bytes, source="spare", limit=limit)
-        return Budget(total_bytes=_default_bytes(limit.total_bytes), source="default", limit=limit)
+        quarter = min(limit.total_bytes // DEFAULT_SHARE, DEFAULT_MOST_BYTES)
+        default = min(max(quarter, DEFAULT_LEAST_BYTES), limit.total_bytes)
+        return Budget(total_bytes=default, source="default", limit=limit)
     total_bytes = _named_bytes(text, limit)
     if total_bytes > limit.total_bytes:
         raise DoesNotFitError(
             f"--memory {text} is more than the {format_bytes(limit.total_bytes)} "
             f"that {limit.source} allows",
-            remedy=f"pass `--memory 90%` ({format_bytes(_most_bytes(limit.total_bytes))}) or less",
+            remedy=f"pass `--memory 90%` ({format_bytes(limit.total_bytes * 9 // 10)}) or less",
         )
     return Budget(total_bytes=total_bytes, source="named", limit=limit)
 
 
 def check_needs(budget: Budget, needs: Mapping[str, int]) -> None:
-    """DoesNotFitError unless the needs together fit. Names the largest part and what would work."""
+    """Raise DoesNotFitError unless the needs together fit. It names the largest part and what would work."""
     wanted_bytes = sum(needs.values())
     if wanted_bytes <= budget.total_bytes:
         return
@@ -82,7 +85,7 @@ def check_needs(budget: Budget, needs: Mapping[str, int]) -> None:
 
 
 def advise_memory(limit: MemoryLimit, wanted_bytes: int) -> str:
-    """The `--memory` that is enough; where the machine does not have it, to run elsewhere."""
+    """A remedy: the `--memory` that is enough or, where the machine does not have it, to run elsewhere."""
     enough = round_up_to_mib(wanted_bytes)
     if parse_bytes(enough) <= limit.total_bytes:
         return f"pass `--memory {enough}` or more"
@@ -90,15 +93,6 @@ def advise_memory(limit: MemoryLimit, wanted_bytes: int) -> str:
         f"run where `--memory {enough}` is allowed: "
         f"{limit.source} allows {format_bytes(limit.total_bytes)} here"
     )
-
-
-def _default_bytes(limit_bytes: int) -> int:
-    modest = min(limit_bytes // DEFAULT_SHARE, DEFAULT_MOST_BYTES)
-    return min(max(modest, DEFAULT_LEAST_BYTES), limit_bytes)
-
-
-def _most_bytes(limit_bytes: int) -> int:
-    return limit_bytes * 9 // 10
 
 
 def _named_bytes(text: str, limit: MemoryLimit) -> int:

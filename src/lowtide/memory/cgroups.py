@@ -1,6 +1,6 @@
-"""Which memory cgroups hold this process, and what each of them allows.
+"""Find the memory cgroups that hold this process, and what each of them allows.
 
-Where they lie is read, not guessed: `/proc/self/cgroup` names the group, `/proc/self/mountinfo` the
+Their folders are read, not guessed: `/proc/self/cgroup` names the group, `/proc/self/mountinfo` the
 place where its tree is mounted. A container often sees only the lower part of its path.
 """
 
@@ -17,6 +17,11 @@ from lowtide.memory.proc_files import read_text
 Version = Literal["v1", "v2"]
 
 _UNLIMITED_BYTES = 1 << 60  # v1 writes "no limit" as a number just under 2**63
+_LIMIT_FILES: dict[Version, tuple[str, ...]] = {
+    "v1": ("memory.limit_in_bytes",),
+    "v2": ("memory.max", "memory.high"),  # above `high` the kernel stalls the process
+}
+_USED_FILES: dict[Version, str] = {"v1": "memory.usage_in_bytes", "v2": "memory.current"}
 _OCTAL = re.compile(r"\\([0-7]{3})")
 
 
@@ -32,7 +37,7 @@ class MemoryCgroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CgroupLimit:
-    """A limit that a group, or one of its unseen ancestors, has set."""
+    """A limit set by a group, or by an ancestor of it that cannot be seen from here."""
 
     group: MemoryCgroup
     file: str
@@ -41,23 +46,21 @@ class CgroupLimit:
     """Everything charged to the group, page cache included."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Mount:
-    kind: str
-    top: str
-    folder: str
-    options: tuple[str, ...]
-
-
 def memory_cgroups(root: Path = Path("/")) -> list[MemoryCgroup]:
     """Every visible group that holds this process, innermost first, v1 before v2."""
     memberships = _memberships(read_text(root / "proc/self/cgroup") or "")
-    mounts = list(_mounts(read_text(root / "proc/self/mountinfo") or ""))
+    mounts = _memory_mounts(read_text(root / "proc/self/mountinfo") or "")
     groups = []
     for version in ("v1", "v2"):
-        mount = next((mount for mount in mounts if _carries_memory(mount, version)), None)
-        if mount is not None and version in memberships:
-            groups += _ancestry(version, memberships[version], mount, root)
+        if version not in mounts or version not in memberships:
+            continue
+        top, mount_point = mounts[version]
+        # From the process's own group up to the mount's top, as far as they can be seen.
+        inside = _inside_mount(memberships[version], top)
+        for name in map(str, (inside, *inside.parents)):
+            folder = root / mount_point.lstrip("/") / name.lstrip("/")
+            if folder.is_dir():
+                groups.append(MemoryCgroup(version=version, folder=folder, name=name))
     return groups
 
 
@@ -65,11 +68,15 @@ def cgroup_limits(groups: list[MemoryCgroup]) -> list[CgroupLimit]:
     """The limits that are set; a group that says `max` (or v1's huge number) sets none."""
     limits = []
     for group in groups:
-        read = _limits_v1 if group.version == "v1" else _limits_v2
-        used_bytes = _used_bytes(group)
+        used = read_text(group.folder / _USED_FILES[group.version])
         limits += [
-            CgroupLimit(group=group, file=file, limit_bytes=limit_bytes, used_bytes=used_bytes)
-            for file, limit_bytes in read(group.folder)
+            CgroupLimit(
+                group=group,
+                file=file,
+                limit_bytes=limit_bytes,
+                used_bytes=int(used) if used is not None else None,
+            )
+            for file, limit_bytes in _read_limits(group)
             if limit_bytes < _UNLIMITED_BYTES
         ]
     return limits
@@ -88,36 +95,27 @@ def _memberships(text: str) -> dict[Version, str]:
     return found
 
 
-def _mounts(text: str) -> Iterator[_Mount]:
-    """`31 23 0:28 TOP FOLDER rw … - KIND source OPTIONS`, one per line."""
+def _memory_mounts(text: str) -> dict[Version, tuple[str, str]]:
+    """The group at the top of each version's first mount that carries memory, and the mount point.
+
+    Each line of the text reads `31 23 0:28 TOP MOUNT_POINT rw … - KIND source OPTIONS`.
+    """
+    found: dict[Version, tuple[str, str]] = {}
     for line in text.splitlines():
         left, _, right = line.partition(" - ")
         before, after = left.split(" "), right.split(" ")
-        if len(before) >= 5 and len(after) >= 3:
-            options = tuple(after[2].split(","))
-            yield _Mount(after[0], _unescape(before[3]), _unescape(before[4]), options)
+        if len(before) < 5 or len(after) < 3:
+            continue
+        place = _unescape(before[3]), _unescape(before[4])
+        if after[0] == "cgroup" and "memory" in after[2].split(","):
+            found.setdefault("v1", place)
+        elif after[0] == "cgroup2":
+            found.setdefault("v2", place)
+    return found
 
 
 def _unescape(field: str) -> str:
     return _OCTAL.sub(lambda match: chr(int(match[1], 8)), field)
-
-
-def _carries_memory(mount: _Mount, version: Version) -> bool:
-    if version == "v1":
-        return mount.kind == "cgroup" and "memory" in mount.options
-    return mount.kind == "cgroup2"
-
-
-def _ancestry(version: Version, path: str, mount: _Mount, root: Path) -> list[MemoryCgroup]:
-    """From the process's own group up to the mount's top, as far as they can be seen."""
-    top = root / mount.folder.lstrip("/")
-    inside = _inside_mount(path, mount.top)
-    names = [inside, *inside.parents]
-    groups = [
-        MemoryCgroup(version=version, folder=top / str(name).lstrip("/"), name=str(name))
-        for name in names
-    ]
-    return [group for group in groups if group.folder.is_dir()]
 
 
 def _inside_mount(path: str, top: str) -> PurePosixPath:
@@ -131,24 +129,14 @@ def _inside_mount(path: str, top: str) -> PurePosixPath:
     return PurePosixPath("/") / relative
 
 
-def _limits_v1(folder: Path) -> Iterator[tuple[str, int]]:
-    limit = read_text(folder / "memory.limit_in_bytes")
-    if limit is not None and limit.strip().isdigit():
-        yield "memory.limit_in_bytes", int(limit)
-    for line in (read_text(folder / "memory.stat") or "").splitlines():
-        name, _, value = line.partition(" ")
-        if name == "hierarchical_memory_limit":  # knows the ancestors a container cannot see
-            yield "memory.stat", int(value)
-
-
-def _limits_v2(folder: Path) -> Iterator[tuple[str, int]]:
-    for file in ("memory.max", "memory.high"):  # above `high` the kernel stalls the process
-        limit = read_text(folder / file)
+def _read_limits(group: MemoryCgroup) -> Iterator[tuple[str, int]]:
+    """Each file of the group that holds a limit, and the limit."""
+    for file in _LIMIT_FILES[group.version]:
+        limit = read_text(group.folder / file)
         if limit is not None and limit.strip().isdigit():
             yield file, int(limit)
-
-
-def _used_bytes(group: MemoryCgroup) -> int | None:
-    file = "memory.usage_in_bytes" if group.version == "v1" else "memory.current"
-    used = read_text(group.folder / file)
-    return int(used) if used is not None else None
+    if group.version == "v1":
+        for line in (read_text(group.folder / "memory.stat") or "").splitlines():
+            name, _, value = line.partition(" ")
+            if name == "hierarchical_memory_limit":  # knows the ancestors a container cannot see
+                yield "memory.stat", int(value)

@@ -1,4 +1,4 @@
-"""A wall around risky decoding: a runaway allocation becomes a MemoryError, not a dead machine.
+"""Limit memory around risky decoding: a runaway allocation becomes a MemoryError, not a dead machine.
 
 RLIMIT_DATA counts private writable memory only. RLIMIT_AS would count mapped files as well and
 break every memory map.
@@ -23,9 +23,9 @@ _IGNORED_FLAG = Path("/sys/module/kernel/parameters/ignore_rlimit_data")
 
 @contextmanager
 def fence(extra_bytes: int) -> Iterator[bool]:
-    """Inside, this process may grow by `extra_bytes` of data; beyond, allocations fail.
+    """Let this process grow by `extra_bytes` of data inside the block; beyond, allocations fail.
 
-    Yields whether the fence stands: only Linux has it. It holds for every thread, counts what is
+    Yields whether the limit is in force: only Linux has it. It holds for every thread, counts what is
     reserved even if never touched, and is inherited by children, so keep the block short and let
     one thread at a time use it. A fence inside a fence can only be tighter.
     """
@@ -34,7 +34,9 @@ def fence(extra_bytes: int) -> Iterator[bool]:
         yield False
         return
     before, hard = resource.getrlimit(resource.RLIMIT_DATA)
-    limit_bytes = _tightest(data_bytes + extra_bytes, before)
+    limit_bytes = data_bytes + extra_bytes
+    if before != resource.RLIM_INFINITY:
+        limit_bytes = min(limit_bytes, before)
     try:
         resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, hard))
         yield True
@@ -49,7 +51,3 @@ def _data_bytes() -> int | None:
     if (read_text(_IGNORED_FLAG) or "").strip() == "Y":
         return None
     return kib_fields(read_text(Path("/proc/self/status")) or "").get("VmData")
-
-
-def _tightest(wanted: int, before: int) -> int:
-    return wanted if before == resource.RLIM_INFINITY else min(wanted, before)

@@ -1,7 +1,7 @@
-"""What the machine allows: the least of every cgroup above us, Slurm's grant, and free memory.
+"""How much memory the machine allows: the least of every ancestor cgroup, Slurm's grant, and free memory.
 
-A laptop answers with MemAvailable, a container with its cgroup, a cluster job with whichever is
-smaller. The answer names its source, for a limit without a reason cannot be argued with.
+On a laptop that is MemAvailable, in a container its cgroup, in a cluster job whichever is smaller. The limit
+names its source, so that people can tell where it comes from and change it.
 """
 
 from __future__ import annotations
@@ -13,27 +13,26 @@ from pathlib import Path
 from types import MappingProxyType
 
 from lowtide.errors import UsageError
-from lowtide.memory.cgroups import CgroupLimit, cgroup_limits, memory_cgroups
-from lowtide.memory.other_systems import available_ram_bytes, installed_ram_bytes
-from lowtide.memory.proc_files import available_bytes, total_ram_bytes
+from lowtide.memory.cgroups import cgroup_limits, memory_cgroups
+from lowtide.memory.proc_files import machine_memory
 from lowtide.units import MIB
 
 AVAILABLE = "available memory"
-"""The source that tells what is free now; all others tell what there is."""
+"""The source that says what is free now; all others say what there is in total."""
 _NO_SLURM: Mapping[str, str] = MappingProxyType({})
 _CPU_COUNTS = ("SLURM_CPUS_ON_NODE", "SLURM_JOB_CPUS_PER_NODE", "SLURM_CPUS_PER_TASK")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LimitCandidate:
-    """One voice that has a say, and how much it allows."""
+    """One limit on memory, and where it comes from."""
 
     source: str
     total_bytes: int
     used_bytes: int | None = None
-    """What is already charged against it, where the source knows."""
+    """Memory already charged against it, where the source knows."""
     whole_bytes: int | None = None
-    """Of which it is the free part; None where it is the whole itself."""
+    """The memory it is the free part of; None where the limit is not a free part."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,16 +43,17 @@ class MemoryLimit:
 
     @property
     def binding(self) -> LimitCandidate:
-        """The candidate that allows least; of equals, the first asked (cgroups, Slurm, memory)."""
+        """The candidate that allows least; of equal ones the first (cgroups, Slurm, memory)."""
         return min(self.candidates, key=lambda candidate: candidate.total_bytes)
 
     @property
     def total_bytes(self) -> int:
+        """What the binding candidate allows."""
         return self.binding.total_bytes
 
     @property
     def spare_bytes(self) -> int:
-        """What may be taken of it that leaves a quarter of every limit free, and of the machine's memory."""
+        """What may be taken so that a quarter of every limit, and of the machine's memory, stays free."""
         spares = (
             one.total_bytes - (one.whole_bytes or one.total_bytes) // 4 for one in self.candidates
         )
@@ -72,20 +72,21 @@ def machine_limit(*, slurm: Mapping[str, str] = _NO_SLURM, root: Path = Path("/"
     reads the environment. `root` is where `/proc` and the cgroup mounts are looked for.
     """
     found = cgroup_limits(memory_cgroups(root))
-    candidates = [_of_cgroup(limit) for limit in found] + _of_slurm(slurm) + [_of_memory(root)]
-    return MemoryLimit(candidates=tuple(candidates))
+    cgroups = [
+        LimitCandidate(
+            source=f"the cgroup {limit.group.name} ({limit.file})",
+            total_bytes=limit.limit_bytes,
+            used_bytes=limit.used_bytes,
+        )
+        for limit in found
+    ]
+    available, installed = machine_memory(root)
+    memory = LimitCandidate(source=AVAILABLE, total_bytes=available, whole_bytes=installed)
+    return MemoryLimit(candidates=(*cgroups, *_slurm_limits(slurm), memory))
 
 
-def _of_cgroup(limit: CgroupLimit) -> LimitCandidate:
-    return LimitCandidate(
-        source=f"the cgroup {limit.group.name} ({limit.file})",
-        total_bytes=limit.limit_bytes,
-        used_bytes=limit.used_bytes,
-    )
-
-
-def _of_slurm(slurm: Mapping[str, str]) -> list[LimitCandidate]:
-    """Slurm counts in MiB; zero means all the node has, which is no limit."""
+def _slurm_limits(slurm: Mapping[str, str]) -> list[LimitCandidate]:
+    """Limits that Slurm has set, in MiB; zero means all that the node has, which is not a limit."""
     candidates = []
     per_node = _slurm_number(slurm, "SLURM_MEM_PER_NODE")
     if per_node:
@@ -100,7 +101,7 @@ def _of_slurm(slurm: Mapping[str, str]) -> list[LimitCandidate]:
 
 
 def _slurm_number(slurm: Mapping[str, str], name: str) -> int | None:
-    """`4096` as it stands; `16(x2),8` is a list per node, of which the least is safe on each."""
+    """`4096` as a number; of `16(x2),8`, a list per node, the least, which is safe on each."""
     text = slurm.get(name)
     if not text:
         return None
@@ -108,10 +109,3 @@ def _slurm_number(slurm: Mapping[str, str], name: str) -> int | None:
     if any(part is None for part in parts):
         raise UsageError(f"{name}={text!r} is not a number", remedy=f"correct or unset {name}")
     return min(int(part[1]) for part in parts if part is not None)
-
-
-def _of_memory(root: Path) -> LimitCandidate:
-    available, installed = available_bytes(root), total_ram_bytes(root)
-    if available is None:  # macOS, Windows
-        available, installed = available_ram_bytes(), installed_ram_bytes()
-    return LimitCandidate(source=AVAILABLE, total_bytes=available, whole_bytes=installed)

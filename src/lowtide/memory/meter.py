@@ -1,4 +1,4 @@
-"""What is used: private memory apart from page cache, for this process or a whole tree.
+"""Measure the memory that is used: private memory apart from page cache, for this process or a whole tree.
 
 Private is anonymous plus shared-memory pages. A 6 GB file scanned through a map shows 4.9 GB of
 resident memory and 14 MB private: the kernel takes file pages back whenever it likes.
@@ -18,7 +18,8 @@ from functools import cache
 from pathlib import Path
 from types import TracebackType
 
-from lowtide.memory.other_systems import children_of, estimate_process
+import psutil  # type: ignore[import-untyped, unused-ignore]
+
 from lowtide.memory.proc_files import kib_fields, read_text
 
 _PROC = Path("/proc")
@@ -34,7 +35,7 @@ _KCMP_VM = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemoryUse:
-    """One look at a process tree."""
+    """The memory of a process, or of several together."""
 
     private_bytes: int
     """Anonymous and shared-memory pages; pages that processes share are counted once."""
@@ -43,7 +44,7 @@ class MemoryUse:
     swapped_bytes: int
     process_count: int
     exact: bool
-    """False where the system offers only an estimate, as macOS and Windows do."""
+    """False for an estimate: all that macOS and Windows offer."""
 
 
 NOTHING_USED = MemoryUse(
@@ -52,11 +53,12 @@ NOTHING_USED = MemoryUse(
 
 
 def private_bytes() -> int:
-    """This process alone, now; 13 µs on Linux, so a hot loop may ask once per block."""
+    """Private memory of this process alone; 13 µs on Linux, so a hot loop may ask once per block."""
     try:
         status = os.open("/proc/self/status", os.O_RDONLY)
     except OSError:
-        return _sum(_estimates(os.getpid())).private_bytes
+        estimate = estimate_process(os.getpid())
+        return estimate.private_bytes if estimate else 0
     try:
         text = os.read(status, _STATUS_BYTES)
     finally:
@@ -65,18 +67,17 @@ def private_bytes() -> int:
 
 
 def measure_tree(pid: int | None = None, *, without: Collection[int] = ()) -> MemoryUse:
-    """The process and all that descend from it; nothing used when it has ended.
+    """Memory of the process and all its descendants, `NOTHING_USED` when it has ended.
 
-    Children in `without`, and what descends from them, are left out.
+    Children in `without`, and their descendants, are left out.
 
     Walks page tables: about a millisecond per process and 100 MB, so once a second is often enough.
     """
-    first = os.getpid() if pid is None else pid
-    return measure_processes(list(tree_of(first, without)))
+    return measure_processes(list(tree_of(os.getpid() if pid is None else pid, without)))
 
 
 def measure_processes(pids: Sequence[int]) -> MemoryUse:
-    """These processes together; pages that they share are counted once.
+    """Memory of these processes together; pages that they share are counted once.
 
     The kernel divides a shared page among the processes that have it at that moment. When one of them ends
     between two readings, its share is counted again with the others: then those that are left are read again.
@@ -86,7 +87,7 @@ def measure_processes(pids: Sequence[int]) -> MemoryUse:
         pids = with_own_memory(pids)
     last = None
     while True:
-        uses = {pid: use for pid in pids for use in _measure_one(pid)}
+        uses = {pid: use for pid in pids if (use := _measure_one(pid))}
         left = [pid for pid in uses if _is_alive(pid)]
         last = last or time.monotonic() + _REREAD_SECONDS
         if len(pids) <= 1 or len(left) == len(pids) or time.monotonic() > last:
@@ -142,14 +143,14 @@ def _sizes(status: str) -> list[int | None]:
 
 
 class PeakMeter:
-    """Samples a process tree from a thread of its own; the highest sample stays.
+    """Samples a process tree from a thread of its own and keeps the highest sample.
 
     >>> with PeakMeter() as meter:
     ...     block = bytearray(1 << 20)
     >>> meter.peak.private_bytes > 1 << 20
     True
 
-    A peak shorter than the interval can hide: a cgroup limit is the proof, this is the figure.
+    A peak shorter than the interval may be missed: a cgroup limit proves what this only measures.
     """
 
     def __init__(self, pid: int | None = None, *, interval_seconds: float = 0.05) -> None:
@@ -162,11 +163,12 @@ class PeakMeter:
         self.sample_count = 0
 
     def start(self) -> None:
+        """Take a first sample and go on in the background."""
         self._sample()
         self._thread.start()
 
     def stop(self) -> None:
-        """Takes a last sample; the figures stand still afterwards."""
+        """Take a last sample; the figures do not change afterwards."""
         self._stopped.set()
         self._thread.join()
         self._sample()
@@ -207,7 +209,7 @@ def _kib_after(text: bytes, name: bytes) -> int:
 
 
 def tree_of(pid: int, without: Collection[int] = ()) -> Iterator[int]:
-    """The process and all that descend from it, parents first."""
+    """The process and all its descendants, parents first."""
     yield pid
     for child in child_pids(pid):
         if child not in without:
@@ -215,75 +217,73 @@ def tree_of(pid: int, without: Collection[int] = ()) -> Iterator[int]:
 
 
 def child_pids(pid: int) -> list[int]:
-    """The processes that it has started itself and that are still there."""
-    tasks = _PROC / str(pid) / "task"
-    lists = [read_text(task / "children") for task in _entries(tasks)]
+    """The process's own children that have not ended."""
+    try:
+        tasks = list((_PROC / str(pid) / "task").iterdir())
+    except OSError:
+        tasks = []
+    lists = [read_text(task / "children") for task in tasks]
     if any(found is not None for found in lists):
         return [int(child) for found in lists if found is not None for child in found.split()]
-    return children_of(pid)  # another system, or a kernel built without these lists
-
-
-def _entries(folder: Path) -> list[Path]:
-    try:
-        return list(folder.iterdir())
-    except OSError:
+    try:  # another system, or a kernel built without these lists
+        return [int(child.pid) for child in psutil.Process(pid).children()]
+    except psutil.Error:
         return []
 
 
-def _measure_one(pid: int) -> list[MemoryUse]:
-    """One figure, or none when the process has ended."""
+def _measure_one(pid: int) -> MemoryUse | None:
+    """Memory of one process; `None` when it has ended."""
     if sys.platform != "linux":
-        return _estimates(pid)
+        return estimate_process(pid)
     rollup = kib_fields(read_text(_PROC / str(pid) / "smaps_rollup") or "")
     if "Pss_Anon" in rollup:
-        return [_use_of_rollup(rollup)]
+        return MemoryUse(
+            private_bytes=rollup["Pss_Anon"] + rollup.get("Pss_Shmem", 0),
+            mapped_file_bytes=rollup.get("Pss_File", 0),
+            swapped_bytes=rollup.get("SwapPss", 0),
+            process_count=1,
+            exact=True,
+        )
     status = kib_fields(read_text(_PROC / str(pid) / "status") or "")
-    return [_use_of_status(status)] if "RssAnon" in status else []
-
-
-def _is_alive(pid: int) -> bool:
-    """Whether it still holds memory; a zombie does not."""
-    if sys.platform != "linux":
-        return True
-    return "\nRssAnon:" in (read_text(_PROC / str(pid) / "status") or "")
-
-
-def _use_of_rollup(fields: dict[str, int]) -> MemoryUse:
+    if "RssAnon" not in status:
+        return None
+    # A process of another user, or an older kernel: pages shared in the tree count twice.
     return MemoryUse(
-        private_bytes=fields["Pss_Anon"] + fields.get("Pss_Shmem", 0),
-        mapped_file_bytes=fields.get("Pss_File", 0),
-        swapped_bytes=fields.get("SwapPss", 0),
-        process_count=1,
-        exact=True,
-    )
-
-
-def _use_of_status(fields: dict[str, int]) -> MemoryUse:
-    """For a process of another user, or an older kernel: pages shared in the tree count twice."""
-    return MemoryUse(
-        private_bytes=fields["RssAnon"] + fields.get("RssShmem", 0),
-        mapped_file_bytes=fields.get("RssFile", 0),
-        swapped_bytes=fields.get("VmSwap", 0),
+        private_bytes=status["RssAnon"] + status.get("RssShmem", 0),
+        mapped_file_bytes=status.get("RssFile", 0),
+        swapped_bytes=status.get("VmSwap", 0),
         process_count=1,
         exact=False,
     )
 
 
-def _estimates(pid: int) -> list[MemoryUse]:
-    """What another system than Linux can tell about one process."""
-    estimate = estimate_process(pid)
-    if estimate is None:
-        return []
-    mapped_bytes = max(0, estimate.resident_bytes - estimate.private_bytes)
-    return [
-        MemoryUse(
-            private_bytes=estimate.private_bytes,
-            mapped_file_bytes=mapped_bytes,
-            swapped_bytes=0,
-            process_count=1,
-            exact=False,
-        )
-    ]
+def estimate_process(pid: int) -> MemoryUse | None:
+    """What psutil can tell about one process: private bytes on Windows, the unique set size elsewhere.
+
+    `None` when the process has ended or may not be looked at.
+    """
+    try:
+        process = psutil.Process(pid)
+        info = process.memory_info()
+        private = getattr(info, "private", None)
+        if private is None:
+            private = getattr(process.memory_full_info(), "uss", info.rss)
+    except psutil.Error:
+        return None
+    return MemoryUse(
+        private_bytes=int(private),
+        mapped_file_bytes=max(0, int(info.rss) - int(private)),
+        swapped_bytes=0,
+        process_count=1,
+        exact=False,
+    )
+
+
+def _is_alive(pid: int) -> bool:
+    """Whether the process still holds memory; a zombie does not."""
+    if sys.platform != "linux":
+        return True
+    return "\nRssAnon:" in (read_text(_PROC / str(pid) / "status") or "")
 
 
 def _sum(uses: list[MemoryUse]) -> MemoryUse:

@@ -1,8 +1,8 @@
-"""How close to the edge: one look, one verdict. What follows from it is the stage's own business.
+"""Judge how close a process tree is to running out of memory. What follows is up to the caller.
 
     CALM → NOTE (say so) → GIVE_BACK (pause intake, drop caches) → STOP (seal and leave, resumable)
 
-Never wait for the kernel: it kills without asking, and after the machine has been slow for minutes.
+Never wait for the kernel: it kills without asking, and only after the machine has been slow for minutes.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 from enum import IntEnum
+from operator import itemgetter
 from pathlib import Path
 
 from lowtide.memory.budget import Budget
 from lowtide.memory.meter import measure_tree
-from lowtide.memory.other_systems import available_ram_bytes, installed_ram_bytes
-from lowtide.memory.proc_files import available_bytes, read_text, total_ram_bytes
+from lowtide.memory.proc_files import machine_memory, read_text
 from lowtide.units import MIB, format_bytes
 
 NOTE_SHARE = 0.80
@@ -23,11 +23,11 @@ GIVE_BACK_SHARE = 0.85
 STOP_SHARE = 0.97
 
 STALL_PERCENT = 40.0
-"""Of the last ten seconds, all work stood still for memory this long: the machine is thrashing."""
+"""When all work waited for memory for this share of the last ten seconds, the machine is thrashing."""
 
 
 class Stage(IntEnum):
-    """Ordered: `max` of two verdicts is the one to follow."""
+    """How grave a verdict is. Ordered: `max` of two is the one to follow."""
 
     CALM = 0
     NOTE = 1
@@ -37,27 +37,25 @@ class Stage(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PressureSample:
-    """What the process tree uses and how the machine fares."""
+    """Memory that the process tree uses and that the machine has left."""
 
     private_bytes: int
     mapped_bytes: int
-    """Page cache that is mapped: shown, never judged."""
+    """Mapped page cache: shown, never judged."""
     swapped_bytes: int
     available_bytes: int
     total_ram_bytes: int
     stalled_percent: float | None
-    """PSI `full avg10`; `None` where the kernel does not tell."""
+    """PSI `full avg10`; `None` where the kernel does not report it."""
 
 
 def take_sample(*, root: Path = Path("/"), without: Collection[int] = ()) -> PressureSample:
     """Measure this process tree and the machine; milliseconds, so about once a second.
 
-    Children in `without` are somebody else's.
+    Child processes in `without`, and their descendants, are left out.
     """
     use = measure_tree(without=without)
-    available, total = available_bytes(root), total_ram_bytes(root)
-    if available is None or total is None:
-        available, total = available_ram_bytes(), installed_ram_bytes()
+    available, total = machine_memory(root)
     return PressureSample(
         private_bytes=use.private_bytes,
         mapped_bytes=use.mapped_file_bytes,
@@ -70,12 +68,16 @@ def take_sample(*, root: Path = Path("/"), without: Collection[int] = ()) -> Pre
 
 def judge(sample: PressureSample, budget: Budget) -> tuple[Stage, str]:
     """The gravest verdict and its reason; a pure function. CALM's reason is empty."""
-    verdicts = [_judge_use(sample, budget.total_bytes), _judge_room(sample), _judge_stall(sample)]
-    return max(verdicts, key=lambda verdict: verdict[0])
+    verdicts = (
+        _judge_use(sample, budget.total_bytes),
+        _judge_available(sample),
+        _judge_stall(sample),
+    )
+    return max(verdicts, key=itemgetter(0))
 
 
 def floor_bytes(total_ram_bytes: int) -> int:
-    """The free memory a machine must keep: 2 % of it, 512 MiB at most."""
+    """Memory that must stay free on a machine: 2 % of it, 512 MiB at most."""
     return min(total_ram_bytes // 50, 512 * MIB)
 
 
@@ -93,7 +95,7 @@ def _judge_use(sample: PressureSample, budget_bytes: int) -> tuple[Stage, str]:
     return stage, reason if stage else ""
 
 
-def _judge_room(sample: PressureSample) -> tuple[Stage, str]:
+def _judge_available(sample: PressureSample) -> tuple[Stage, str]:
     """Below the floor stop; below twice the floor give back; below three times say so."""
     floor = floor_bytes(sample.total_ram_bytes)
     times = sample.available_bytes / floor if floor else 3.0
@@ -104,7 +106,7 @@ def _judge_room(sample: PressureSample) -> tuple[Stage, str]:
 
 
 def _judge_stall(sample: PressureSample) -> tuple[Stage, str]:
-    """Alone, a stall may be page cache reclaimed in a tight cgroup; with little room it is not."""
+    """A stall alone may be page cache reclaimed in a tight cgroup; with little free memory it is not."""
     if sample.stalled_percent is None or sample.stalled_percent < STALL_PERCENT:
         return Stage.CALM, ""
     scarce = sample.available_bytes < 4 * floor_bytes(sample.total_ram_bytes)

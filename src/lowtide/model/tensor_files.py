@@ -13,8 +13,7 @@ from torch import Tensor
 
 from lowtide.errors import DataError, UsageError, VerificationError
 from lowtide.model.shape import ModelShape
-from lowtide.storage.decode_json import decode_json
-from lowtide.storage.names import FileName
+from lowtide.storage.decode_json import FileName, decode_json
 from lowtide.storage.publish import storage_errors
 from lowtide.units import format_bytes, format_count
 

@@ -1,27 +1,30 @@
-"""The door to the compiled part: what its functions take and give, and how it is found.
+"""The C extension: what its functions take and return, and how it is loaded.
 
-Enters: addresses of arrays and of mapped files. Leaves: numbers, and arrays filled in place.
-Costs: 80 KB, loaded at the first use.
+Takes addresses of arrays and of mapped files; returns numbers, and fills arrays in place.
+Costs 80 KB, loaded at the first use.
 
     split_words, word_table, count_words, merge_runs      words counted in bounded memory
     lay_words, merger, cells, queue, watch, merge_pairs   merges learnt from them
     map_files                                             pieces out of mapped files, without SIGBUS
     file_stamps                                           which files are still the same
     best_fit                                              lengths packed into rows
-    watch_maps                                            maps that others read, without SIGBUS
-    layout                                                what Python sees of all this, as one table
+    watch_maps                                            maps that libraries read, without SIGBUS
+    layout                                                what Python calls and passes, as one table
 
-C, because neither numpy nor a library that others keep does these fast enough in bounded memory;
-ARCHITECTURE.md has the figures. It is loaded with ctypes, which lets go of the interpreter's
-lock during every call: threads work side by side. ctypes believes whatever types it is given; so the
+It is C because neither numpy nor a maintained library does these fast enough in bounded memory;
+ARCHITECTURE.md has the figures. It is loaded with ctypes, which releases the interpreter's
+lock during every call: threads work side by side. ctypes believes whatever types it is given, so the
 types below are compared with the library's own table of them before its first use.
 """
 
 from __future__ import annotations
 
 import ctypes
+import errno
+import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from ctypes import (
     POINTER,
     Structure,
@@ -43,7 +46,7 @@ _SUFFIXES = {"win32": ".dll", "darwin": ".dylib"}
 
 
 class Marks(Structure):
-    """What ends a text inside a block: all marks in one string, longer ones first, and where each ends."""
+    """Strings that end a text inside a block: all in one string, longer ones first, and where each ends."""
 
     _fields_ = (("bytes", c_void_p), ("ends", c_void_p), ("count", c_uint32))
 
@@ -55,7 +58,7 @@ class CountSettings(Structure):
 
 
 class MergerSettings(Structure):
-    """The words to learn from, and how much room there is for learning."""
+    """The words to learn from, and how much memory there is for learning."""
 
     _fields_ = (
         ("ties", c_int32),
@@ -168,14 +171,16 @@ _TYPES = {
 
 @lru_cache(maxsize=1)
 def load_native() -> ctypes.CDLL:
-    """The library, with every function's types declared. A UsageError where it was never built, or from
-    other sources than these."""
+    """Load the library and declare every function's types.
+
+    UsageError where it was never built, or was built from other sources than these.
+    """
     path = Path(__file__).with_name(_NAME + _SUFFIXES.get(sys.platform, ".so"))
     try:
         library = ctypes.CDLL(str(path))
     except OSError as cause:
         raise UsageError(
-            f"the compiled part of lowtide is missing or does not fit this machine ({cause})",
+            f"lowtide's C extension is missing or does not fit this machine ({cause})",
             remedy="install lowtide with pip (in a checkout: `pip install -e .`), which builds it",
         ) from cause
     check_layout(library)
@@ -186,7 +191,7 @@ def load_native() -> ctypes.CDLL:
 
 
 def check_layout(library: ctypes.CDLL) -> None:
-    """Refuse a library whose structs or functions are not those declared here: calls would corrupt memory."""
+    """Refuse a library with other structs or functions than those declared here: calls would corrupt memory."""
     ours = list(_rows_of_python())
     try:
         table = (_Row * (len(ours) + 1)).in_dll(library, "lt_layout")
@@ -223,9 +228,30 @@ def _type_name(kind: type | None) -> str:
     return f"{_type_name(target)}*" if target else str(getattr(kind, "__name__", kind))
 
 
+@contextmanager
+def watch_map(address: int, size_bytes: int) -> Iterator[Callable[[], bool]]:
+    """Read pages that a mapped file has lost as zeros inside the block, for a library that would die of SIGBUS.
+
+    Yields a function that tells whether such a page was read. What was computed from the map counts only once
+    that function was asked afterwards. `address` is where the map begins.
+    """
+    native = load_native()
+    slot: int = native.lt_watch_map(address, size_bytes)
+    if slot < 0:
+        raise OSError(errno.ENFILE, os.strerror(errno.ENFILE))
+
+    def is_broken() -> bool:
+        return bool(native.lt_map_broken(slot))
+
+    try:
+        yield is_broken
+    finally:
+        native.lt_let_map_go(slot)
+
+
 def _other_build(difference: str) -> UsageError:
     return UsageError(
-        f"the compiled part of lowtide was built from other sources than its Python part ({difference})",
+        f"lowtide's C extension was built from other sources than its Python part ({difference})",
         remedy="install lowtide again with `pip install --force-reinstall --no-deps lowtide` "
         "(in a checkout: `pip install -e .`), which builds it",
     )

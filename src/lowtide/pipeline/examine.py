@@ -24,7 +24,7 @@ from lowtide.source.hold_out import held_out_documents
 from lowtide.source.stream import Cursor, read_blocks
 from lowtide.storage.fingerprint import fingerprint_file
 from lowtide.storage.paths import as_path
-from lowtide.tokenizer.agreement import first_difference
+from lowtide.tokenizer.encode import first_difference
 from lowtide.tokenizer.reference import Ids, make_reference
 from lowtide.tokenizer.reference_apart import ReferenceApart, ReferenceMemoryError
 from lowtide.tokenizer.vocabulary import Vocabulary, load_vocabulary

@@ -18,9 +18,8 @@ from lowtide.model.tensor_files import WEIGHTS_NAME
 from lowtide.pipeline.chat import make_chat_prompt
 from lowtide.pipeline.open_model import CONFIG_NAME, OpenedModel, choose_checkpoint, open_run
 from lowtide.source.examples.templates import TEMPLATE_FILE
-from lowtide.storage.decode_json import convert_json
+from lowtide.storage.decode_json import FileName, convert_json, explain
 from lowtide.storage.fingerprint import digest_file
-from lowtide.storage.names import FileName, explain
 from lowtide.storage.paths import as_path
 from lowtide.storage.publish import storage_errors, sync_file, sync_folder
 from lowtide.storage.sealed_json import JsonObject, JsonValue, read_sealed, write_sealed

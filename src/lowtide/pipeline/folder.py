@@ -15,7 +15,7 @@ from lowtide.journal import LOG_NAME
 from lowtide.shards.export import EXPORT_PROGRESS_NAME
 from lowtide.shards.layout import MANIFEST_NAME, WORK_FOLDER
 from lowtide.storage.publish import remove_leftovers, storage_errors, sync_folder
-from lowtide.tokenizer.write_files import TRAINED_MANIFEST_NAME
+from lowtide.tokenizer.byte_pair_files import TRAINED_MANIFEST_NAME
 from lowtide.training.run_folder import CHECKPOINTS, RUN_NAME
 from lowtide.training.run_folder import TOKENIZER as RUN_TOKENIZER
 

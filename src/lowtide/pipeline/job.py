@@ -25,9 +25,8 @@ from lowtide.errors import (
 from lowtide.source.blocks import LISTED_BAD_ROWS
 from lowtide.source.find_inputs import InputFile
 from lowtide.source.stream import BadRow, Block
-from lowtide.storage.decode_json import convert_json
+from lowtide.storage.decode_json import convert_json, explain
 from lowtide.storage.fingerprint import fingerprint_file
-from lowtide.storage.names import explain
 from lowtide.storage.sealed_json import read_sealed, write_sealed
 
 _SHOWN_DIFFERENCES = 8

@@ -9,8 +9,7 @@ from lowtide.events import Listener, Note
 from lowtide.memory.allocator import give_back
 from lowtide.pipeline.prepare import Prepared, on_reference
 from lowtide.source.stream import Block, Cursor, read_blocks
-from lowtide.tokenizer.agreement import SAMPLE_BYTES, find_disagreement, sample_pieces
-from lowtide.tokenizer.encode import Encoder
+from lowtide.tokenizer.encode import SAMPLE_BYTES, Encoder, find_disagreement, sample_pieces
 from lowtide.units import format_bytes
 
 

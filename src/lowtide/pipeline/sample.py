@@ -11,8 +11,7 @@ from lowtide.events import Listener, Note, ignore
 from lowtide.model.generate import generate
 from lowtide.pipeline.chat import ChatPrompt, make_chat_prompt, read_answer
 from lowtide.pipeline.open_model import OpenedModel, open_model
-from lowtide.tokenizer.decode_stream import decode_stream
-from lowtide.tokenizer.tokenizer import Tokenizer
+from lowtide.tokenizer.tokenizer import Tokenizer, decode_stream
 
 
 def sample(

@@ -22,8 +22,7 @@ from lowtide.pipeline import folder as out_folder
 from lowtide.pipeline.run_source import OWN_NAMES, RunSource, stream_differences
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.source.examples.templates import TEMPLATE_FILE
-from lowtide.storage.leftovers import remove_path
-from lowtide.storage.publish import storage_errors, sync_folder, write_atomically
+from lowtide.storage.publish import remove_path, storage_errors, sync_folder, write_atomically
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.training.checkpoint import find_checkpoints, remove_partial
 from lowtide.training.run_folder import (

@@ -36,10 +36,10 @@ from lowtide.source.find_place import naming_places
 from lowtide.source.separators import MARKER
 from lowtide.source.stream import Block, Cursor, PartlyRead, read_blocks
 from lowtide.storage.publish import storage_errors, sync_folder
+from lowtide.tokenizer.byte_pair_files import tokenizer_json
 from lowtide.tokenizer.count_words import WordCounter
 from lowtide.tokenizer.vocabulary import from_json, load_vocabulary
 from lowtide.tokenizer.word_runs import MOST_RUNS, RunRecord, WordTotals, check_run, merge_runs
-from lowtide.tokenizer.write_files import tokenizer_json
 from lowtide.units import format_bytes
 
 _RUN_SUFFIX = ".words"

@@ -25,7 +25,7 @@ from lowtide.pipeline.train_prepare import TrainPrepared
 from lowtide.pipeline.train_settings import TrainSettings
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.source.blocks import BadRow
-from lowtide.storage.names import InnerPath
+from lowtide.storage.decode_json import InnerPath
 from lowtide.storage.publish import (
     remove_leftovers,
     storage_errors,
@@ -33,8 +33,8 @@ from lowtide.storage.publish import (
     write_atomically,
 )
 from lowtide.storage.sealed_json import write_sealed
+from lowtide.tokenizer.byte_pair_files import rank_file_name, tokenizer_files
 from lowtide.tokenizer.byte_pairs import BytePairs
-from lowtide.tokenizer.write_files import rank_file_name, tokenizer_files
 
 RUN_NAME = "run.json"
 

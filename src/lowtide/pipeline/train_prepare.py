@@ -22,7 +22,7 @@ from lowtide.source.find_inputs import InputKind, survey_inputs
 from lowtide.source.safe_cuts import CutRule
 from lowtide.source.stream import ReadSettings
 from lowtide.tokenizer.count_words import LEAST_TABLE_BYTES, CountRules
-from lowtide.tokenizer.merge_room import check_merge_room
+from lowtide.tokenizer.merge_pairs import check_merge_room
 from lowtide.tokenizer.word_runs import BUFFER_BYTES
 from lowtide.units import KIB, MIB, format_bytes
 

@@ -14,9 +14,8 @@ from lowtide.errors import UsageError
 from lowtide.guard.job import is_above_us
 from lowtide.guard.stages import Lines, Response
 from lowtide.memory.limits import AVAILABLE, machine_limit
-from lowtide.memory.other_systems import installed_ram_bytes
 from lowtide.memory.pressure import floor_bytes
-from lowtide.memory.proc_files import total_ram_bytes
+from lowtide.memory.proc_files import installed_ram_bytes, total_ram_bytes
 from lowtide.units import MIB, format_bytes, parse_bytes
 
 _FENCE_SHARE = 0.05

@@ -23,8 +23,7 @@ from lowtide.shards.layout import (
     learnt_name,
     shard_number,
 )
-from lowtide.storage.decode_json import convert_json
-from lowtide.storage.names import Digest, FileName, explain
+from lowtide.storage.decode_json import Digest, FileName, convert_json, explain
 from lowtide.storage.sealed_json import JsonObject, JsonValue, read_sealed, write_sealed
 
 TEXT_VERSION = 1

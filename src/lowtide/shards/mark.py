@@ -15,8 +15,8 @@ from lowtide.shards.manifest import (
     to_json,
 )
 from lowtide.shards.payload import RESTART, read_exactly
+from lowtide.storage.decode_json import Digest, FileName
 from lowtide.storage.fingerprint import digest_file
-from lowtide.storage.names import Digest, FileName
 from lowtide.storage.sealed_json import JsonObject
 
 

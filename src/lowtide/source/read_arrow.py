@@ -18,7 +18,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from lowtide.errors import DataError
-from lowtide.native.watch_maps import watch_map
+from lowtide.native import watch_map
 from lowtide.source.arrow_messages import (
     Message,
     MessageStream,

@@ -1,6 +1,6 @@
-"""What lies on disk lies there whole, or not at all.
+"""Files on disk are whole or absent.
 
-Enters: bytes, plain JSON values, paths. Leaves: published files, seals, fingerprints.
-Costs: one fsync of the file and one of its folder per publication; 1 MiB of memory to digest a
-file of any size.
+Takes bytes, plain JSON values and paths; gives published files, sealed records and fingerprints.
+Costs one fsync of the file and one of its folder per publication, and 1 MiB of memory
+to digest a file of any size.
 """

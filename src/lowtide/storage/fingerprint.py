@@ -1,14 +1,13 @@
-"""Has this file changed? Cheaply by samples, or surely by every byte.
+"""Tell whether a file has changed: cheaply by samples, or surely by every byte.
 
-A fingerprint reads 1 MiB of a file of any size: it notices another size, another file, an edit at
-either end; a changed byte between two samples it cannot see. A digest reads everything.
+A fingerprint reads 1 MiB of a file of any size. It notices another size, another file, or an edit at
+either end; it misses a changed byte between two samples. A digest reads everything.
 """
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import BinaryIO
 
 import xxhash
 
@@ -22,9 +21,9 @@ _PIECE_BYTES = MIB
 
 
 def fingerprint_file(path: Path) -> str:
-    """32 hex digits of the size and 16 samples of 64 KiB, the first and last at the file's ends.
+    """Hash the size and 16 samples of 64 KiB, the first and last at the file's ends; 32 hex digits.
 
-    A file of up to 1 MiB is taken whole. Costs 1 MiB of reading, whatever the size.
+    A file of up to 1 MiB is read whole. Reads 1 MiB at most.
     """
     try:
         with path.open("rb") as file:
@@ -42,14 +41,22 @@ def fingerprint_file(path: Path) -> str:
 
 
 def digest_file(path: Path, offset: int = 0, length: int | None = None) -> str:
-    """xxh3_128 (32 hex digits) of `length` bytes from `offset`, or of all that follows it.
+    """xxh3_128 (32 hex digits) of `length` bytes from `offset`, or of everything after it.
 
     Holds 1 MiB. A file that ends too early is a VerificationError, never a shorter digest.
     """
+    state = xxhash.xxh3_128()
+    buffer = memoryview(bytearray(_PIECE_BYTES))
+    done_bytes = 0
     with storage_errors(path, doing="read"), path.open("rb", buffering=0) as file:
         file.seek(offset)
-        state = xxhash.xxh3_128()
-        done_bytes = _feed(state, file, length)
+        while length is None or done_bytes < length:
+            wanted = _PIECE_BYTES if length is None else min(_PIECE_BYTES, length - done_bytes)
+            got = file.readinto(buffer[:wanted])
+            if not got:
+                break
+            state.update(buffer[:got])
+            done_bytes += got
     if length is not None and done_bytes < length:
         raise VerificationError(
             f"{path} is cut short: {done_bytes} of {length} bytes after byte {offset}",
@@ -59,26 +66,9 @@ def digest_file(path: Path, offset: int = 0, length: int | None = None) -> str:
 
 
 def _samples(size_bytes: int) -> list[tuple[int, int]]:
-    """(offset, length) of what a fingerprint reads.
-
-    `_samples(4 MiB)` starts at 0, ends at the last byte, and lies evenly between.
-    """
+    """Offset and length of each sample: evenly spread, from the first byte to the last."""
     if size_bytes <= _SAMPLE_COUNT * _SAMPLE_BYTES:
         return [(0, size_bytes)]
-    room = size_bytes - _SAMPLE_BYTES
+    last_offset = size_bytes - _SAMPLE_BYTES
     last = _SAMPLE_COUNT - 1
-    return [(room * k // last, _SAMPLE_BYTES) for k in range(_SAMPLE_COUNT)]
-
-
-def _feed(state: xxhash.xxh3_128, file: BinaryIO, length: int | None) -> int:
-    """Feed up to `length` bytes through one reused buffer; how many there were."""
-    buffer = memoryview(bytearray(_PIECE_BYTES))
-    done_bytes = 0
-    while length is None or done_bytes < length:
-        wanted = _PIECE_BYTES if length is None else min(_PIECE_BYTES, length - done_bytes)
-        got = file.readinto(buffer[:wanted])  # type: ignore[attr-defined]
-        if not got:
-            break
-        state.update(buffer[:got])
-        done_bytes += got
-    return done_bytes
+    return [(last_offset * k // last, _SAMPLE_BYTES) for k in range(_SAMPLE_COUNT)]

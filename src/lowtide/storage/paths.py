@@ -1,4 +1,4 @@
-"""Paths as people give them."""
+"""Check paths that people give."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from lowtide.errors import UsageError
 
 
 def as_path(name: str | os.PathLike[str]) -> Path:
-    """The path; UsageError for text that no file can be called by: NUL, or half of a surrogate pair."""
+    """The path; UsageError for text that cannot be a file's name: NUL, or half of a surrogate pair."""
     path = Path(name)
     try:
         usable = b"\0" not in os.fsencode(path)

@@ -2,7 +2,7 @@
 
     {"format_version": 1, "tokens": 42, "seal": "0d9c…"}
 
-The seal covers the values, not the white space: a file that was only indented anew still reads.
+The seal covers the values, not the white space: a file that was only reindented still reads.
 It finds accidents and edits; it is not a signature.
 """
 
@@ -28,18 +28,18 @@ _SEAL = "seal"
 
 def write_sealed(path: Path, payload: Mapping[str, JsonValue]) -> None:
     """Publish the payload with its seal, keys in the order given: same payload, same bytes."""
-    assert _SEAL not in payload, "the seal is not the caller's to write"
+    assert _SEAL not in payload, "the caller must not write the seal"
     sealed = {**payload, _SEAL: _seal_of(payload)}
     text = json.dumps(sealed, indent=2, allow_nan=False) + "\n"
     write_atomically(path, text.encode("ascii"))
 
 
 def read_sealed(path: Path) -> JsonObject:
-    """The payload as it was written, without the seal; VerificationError for anything else."""
+    """Read the payload as it was written, without the seal; VerificationError for anything else."""
     payload = _parse(path)
     seal = payload.pop(_SEAL, None)
     if seal is None:
-        raise _broken(path, "has no seal: it is cut short, edited, or not one of ours")
+        raise _broken(path, "has no seal: it is cut short, edited, or not written by lowtide")
     if seal != _seal_of(payload):
         raise _broken(path, "was changed after it was written: its seal does not match")
     return payload
@@ -53,7 +53,7 @@ def _seal_of(payload: Mapping[str, JsonValue]) -> str:
 def _parse(path: Path) -> JsonObject:
     try:
         if path.is_fifo():
-            raise _broken(path, "is a pipe")  # and would keep its reader for ever
+            raise _broken(path, "is a pipe")  # reading it would block for ever
         with storage_errors(path, doing="read"):
             text = path.read_bytes() if path.exists() else None
         if text is None:
@@ -68,10 +68,10 @@ def _parse(path: Path) -> JsonObject:
 
 
 def _unique_keys(pairs: list[tuple[str, JsonValue]]) -> JsonObject:
-    """A key that stands twice would hide an edit: parsers keep the last one only."""
+    """Refuse a repeated key: parsers keep the last one only, so the other could hide an edit."""
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key appears twice")
     return found
 
 

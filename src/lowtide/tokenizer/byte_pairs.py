@@ -1,9 +1,9 @@
-"""A byte-level BPE vocabulary as plain values: what training gives, what files are written from and read into.
+"""A byte-level BPE vocabulary as plain values, as training produces it and files hold it.
 
     ids:  special tokens │ the 256 bytes, in the order of their stand-in letters │ one token for each merge
 
 JSON cannot hold arbitrary bytes, so GPT-2 gave each byte a printable stand-in letter: itself where it is
-printable, the next free code point from U+0100 on where it is not. A blank becomes `Ġ`, a newline `Ċ`.
+printable, the next free code point from U+0100 on where it is not. A space becomes `Ġ`, a newline `Ċ`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class BytePairs:
     pattern: PatternName
     special_tokens: dict[str, int]
     tokens: dict[bytes, int]
-    """Ids of all tokens that are not special, in the order of their ids."""
+    """All tokens that are not special and their ids, in the order of the ids."""
     merges: tuple[tuple[bytes, bytes], ...]
     """By rank: the first is applied first."""
 

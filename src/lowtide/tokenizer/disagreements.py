@@ -1,10 +1,10 @@
 """The code points on which gigatoken and the reference encoders cut words differently.
 
-gigatoken 0.10 reads the tables of Unicode 17, tiktoken 0.14 and tokenizers 0.23 those of Unicode 16.
-What became a letter, a number or (only o200k asks) a mark in between, or changed its case, ends a word
-for one and goes on with it for the other: a text that holds one must go through the reference.
-`bench/code_points.py` finds them anew: every scalar value, every class of neighbour, and a vocabulary
-that shows any border.
+gigatoken 0.10 has the tables of Unicode 17, tiktoken 0.14 and tokenizers 0.23 those of Unicode 16.
+A code point that became a letter, a number or (for o200k only) a mark between the two, or changed its case,
+ends a word for one and continues it for the other: a text with one must go through the reference.
+`bench/code_points.py` finds them again: it tries every scalar value beside every class of neighbour, with a
+vocabulary that shows any border.
 
     contains_disagreement("a\\u088fb".encode(), "tiktoken", "gpt2")  ->  True    new in Unicode 17
     contains_disagreement("a\\u088eb".encode(), "tiktoken", "gpt2")  ->  False   older by a version
@@ -62,7 +62,7 @@ _MARKS: Ranges = (
     (0x1E6F5, 0x1E6F5),
 )
 _CASES: Ranges = ((0x0295, 0x0295),)
-"""A lower-case letter until Unicode 16, without case since. Only o200k asks."""
+"""A lower-case letter until Unicode 16, without case since. It matters to o200k only."""
 _BY_PATTERN: dict[PatternName, Ranges] = {
     "gpt2": _LETTERS_AND_NUMBERS,
     "cl100k": _LETTERS_AND_NUMBERS,
@@ -73,7 +73,7 @@ DISAGREEMENTS: dict[Reference, dict[PatternName, Ranges]] = {
     "tiktoken": _BY_PATTERN,
     "tokenizers": _BY_PATTERN,
 }
-"""First and last code point of every run, ascending. The references agree with each other on all."""
+"""First and last code point of every range, ascending. The references agree with each other on all."""
 
 _SCREENS: dict[bytes, tuple[bytes, ...]] = {
     b"\xca": (b"\xca\x95",),
@@ -81,23 +81,23 @@ _SCREENS: dict[bytes, tuple[bytes, ...]] = {
     b"\xe1": (b"\xe1\xab",),
     b"\xea": (b"\xea\x9f",),
 }
-"""For each lead byte but 0xF0: pairs of bytes, one of which stands in every listed code point so begun.
-Rare pairs: Hindi, Thai, Telugu, Georgian, Khmer and Korean share the lead bytes and have none."""
+"""For each lead byte except 0xF0: pairs of bytes. Every listed code point with that lead byte has one of them.
+The pairs are rare: Hindi, Thai, Telugu, Georgian, Khmer and Korean share the lead bytes and have none."""
 _LENGTHS = {b"\xca": 2, b"\xe0": 3, b"\xe1": 3, b"\xea": 3, b"\xf0": 4}
-"""The lead bytes of listed code points, and how many bytes a character has that begins with them."""
+"""The lead bytes of listed code points, and the number of bytes in a character that begins with them."""
 
 _EMOJI = 0x9F
 """After 0xF0 this byte means U+1F000 to U+1FFFF: nearly all emoji, and nothing that is listed."""
 
 _PIECE_BYTES = 256 * 1024
-"""Looked at in one go, so that what numpy makes on the way stays in the processor's cache."""
+"""Number of bytes examined at once, so that numpy's intermediate arrays stay in the processor's cache."""
 
 
 def contains_disagreement(text: bytes, reference: Reference, pattern: PatternName) -> bool:
-    """Whether valid UTF-8 holds a code point on which gigatoken and the reference part ways. Exact.
+    """Whether valid UTF-8 holds a code point on which gigatoken and the reference differ. The answer is exact.
 
-    ASCII ends at once; Latin, Greek, Cyrillic, Arabic and Chinese after one `memchr` for each of five
-    lead bytes, 0.06 ns a byte in all. Only where such a byte stands are pairs of bytes compared (0.1 to
+    ASCII is answered at once; Latin, Greek, Cyrillic, Arabic and Chinese after one `memchr` for each of five
+    lead bytes, 0.06 ns a byte in all. Only where such a byte occurs are pairs of bytes compared (0.1 to
     0.6 ns a byte), and only after a suspicious pair are code points made and looked up (1 to 2 ns).
     """
     if text.isascii():
@@ -119,7 +119,7 @@ def _holds_listed(text: bytes, start: int, lead: bytes, ranges: Ranges) -> bool:
 
 
 def _is_suspicious(piece: Octets, lead: bytes) -> bool:
-    """May the piece hold a listed code point that begins with this byte? Seldom true in vain."""
+    """Whether the piece may hold a listed code point that begins with this byte; seldom wrong."""
     left, right = piece[:-1], piece[1:]
     if lead == b"\xf0":
         return bool(((left == 0xF0) & (right != _EMOJI)).any())

@@ -1,18 +1,20 @@
 """Blocks of documents in, token ids out: the hot loop, done by gigatoken.
 
 Every document in a block is followed by a delimiter, which the encoder knows as one more special token.
-So a whole block is one call, and the documents' ends are the places where the delimiter's id stands:
+So a whole block is one call, and each document ends where the delimiter's id stands:
 
     text  = b"Hello there<D>Bye<D>"
     ids   = [15496, 612, 50257, 3886, 50257]        # gpt2; 50257 is the delimiter's own id
 
-Examples bring marks: private spellings of the special tokens that their template wrote. The encoder knows
+Examples come with marks: private spellings of the special tokens that their template wrote. The encoder knows
 each as one more special token, with an id of its own above the delimiter's, and turns it into the real one.
 
-Three things that gigatoken 0.10 does are guarded here. Its cache of words grows without bound: `renew`
+Three properties of gigatoken 0.10 are handled here. Its cache of words grows without bound: `renew`
 drops it. Its Unicode tables are newer than the reference's: documents with a code point on which the two
 differ go through the reference. And `encode_batch` returns an awkward array, whose import alone takes
 longer than 50 MB of text: a "padded batch" of one row is a plain numpy array.
+
+At the end stands the check that the fast encoder and the reference agree on the real input, made once a run.
 """
 
 from __future__ import annotations
@@ -20,7 +22,7 @@ from __future__ import annotations
 import itertools
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,24 +43,25 @@ if TYPE_CHECKING:
 
 _GIGATOKEN_PATTERNS = {"gpt2": "gpt2", "cl100k": "gpt4", "o200k": "o200k"}
 PEAK_BYTES_PER_TEXT_BYTE = 14
-"""While a block is encoded: the text, at worst one id a byte held thrice (4 + 4 + 4), and as 2 at last."""
+"""Held while a block is encoded: the text, at worst one id a byte three times (4 + 4 + 4), last as 2 bytes."""
 PEAK_BYTES_PER_WORD_BYTE = 36
-"""The same for one word as long as the block: measured 21 to 33, a run of digits the most."""
-
-
+"""Held for a block that is a single word: measured 21 to 33, most for digits only."""
 _LIGHT_BYTES = 512 * KIB
 """tiktoken takes 11 to 53 bytes for each byte of text: this much fits into an encoder's cache share."""
+SAMPLE_BYTES = 128 * 1024
+"""Amount of text on which the encoders are compared."""
+_LEAST_HALVED_BYTES = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodeSettings:
-    """How text becomes ids; all of it changes the output and none of it the memory."""
+    """The settings that decide how text becomes ids. None of them changes memory."""
 
     vocabulary: Vocabulary
     delimiter: bytes
     special_in_text: SpecialInText = "text"
     marks: Mapping[str, int] = field(default_factory=dict)
-    """Private spellings, and the special token that each stands for. Only with special tokens as text."""
+    """Private spellings and the ids of the special tokens they stand for. Only with special tokens as text."""
 
     @property
     def delimiter_id(self) -> int:
@@ -67,32 +70,34 @@ class EncodeSettings:
 
     @property
     def added(self) -> dict[str, int]:
-        """What the fast encoder looks for beside the vocabulary's own tokens, by ids that no token has."""
+        """The delimiter and the marks, as special tokens of the fast encoder with ids that no token has."""
         names = [self.delimiter.decode(), *self.marks]
         return {name: self.delimiter_id + number for number, name in enumerate(names)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedBlock:
-    """Ids of a block with the delimiter's id at every document end; `ends` are those positions."""
+    """The ids of a block with the delimiter's id at every document's end, and the positions of these ends."""
 
     ids: Ids
     ends: np.ndarray[tuple[int], np.dtype[np.int64]]
 
 
 def encoder_bytes(vocabulary: Vocabulary) -> int:
-    """What a fresh encoder occupies. Measured: gpt2 27 MiB, cl100k 39 MiB, o200k 53 MiB."""
+    """Memory of a fresh encoder. Measured: gpt2 27 MiB, cl100k 39 MiB, o200k 53 MiB."""
     return encoder_bytes_for(vocabulary.size)
 
 
 def encoder_bytes_for(tokens: int) -> int:
-    """The same for a vocabulary of `tokens` tokens."""
+    """Memory of a fresh encoder for a vocabulary of `tokens` tokens."""
     return 16 * MIB + 240 * tokens
 
 
 def reference_bytes(vocabulary: Vocabulary) -> int:
-    """What the reference occupies while it is made. Measured with tiktoken: gpt2 21 MiB, cl100k 40 MiB, o200k
-    75 MiB; with tokenizers 45 MiB for a tokenizer.json of 2 MB, 224 MiB for one of 11.5 MB.
+    """Memory of the reference encoder while it is made.
+
+    Measured with tiktoken: gpt2 21 MiB, cl100k 40 MiB, o200k 75 MiB; with tokenizers 45 MiB for a
+    tokenizer.json of 2 MB, 224 MiB for one of 11.5 MB.
     """
     if vocabulary.kind == "json":
         return 6 * MIB + 21 * len(vocabulary.content)
@@ -113,10 +118,14 @@ class Encoder:
         self._apart: ReferenceApart | None = None
         self.apart_bytes = 0
         """The child's peak memory for any text since its allowance was set."""
-        made = make_fast(settings)
-        self._fast = None if isinstance(made, str) else made
-        self.why_reference = made if isinstance(made, str) else None
+        self._fast: BPETokenizer | None = None
+        self.why_reference: str | None = None
         """Why the reference does all the work; None where gigatoken does it."""
+        made = make_fast(settings)
+        if isinstance(made, str):
+            self.why_reference = made
+        else:
+            self._fast = made
 
     @property
     def is_fast(self) -> bool:
@@ -124,7 +133,7 @@ class Encoder:
         return self._fast is not None
 
     def set_allowance(self, allowance_bytes: int | None) -> None:
-        """What the child may use from the next document on. A child with another allowance ends."""
+        """Set what the child may use from the next document on. A child with another allowance ends."""
         if allowance_bytes != self._allowance_bytes:
             self._allowance_bytes, self.apart_bytes = allowance_bytes, 0
             self.close()
@@ -136,11 +145,11 @@ class Encoder:
             apart.close()
 
     def renew(self, give_back: Callable[[], object]) -> None:
-        """Forget every word seen; `give_back` is called when their memory is free. Changes no id."""
+        """Forget all words seen so far; `give_back` is called when their memory is free. Changes no id."""
         was_fast = self.is_fast
         self._fast = self._reference = None
         self.close()
-        give_back()  # the old tables must be gone before the new ones come
+        give_back()  # the old tables must be gone before the new ones are made
         if was_fast and not isinstance(made := make_fast(self._settings), str):
             self._fast = made
 
@@ -165,60 +174,59 @@ class Encoder:
     def needs_reference(self, text: bytes) -> bool:
         """Whether gigatoken's Unicode tables would cut a word of this text differently.
 
-        A pattern we do not know is taken for o200k's, which asks about the most classes.
+        An unknown pattern is treated as o200k's, which tests the most classes.
         """
         vocabulary = self._settings.vocabulary
         reference: Reference = "tiktoken" if vocabulary.kind == "ranks" else "tokenizers"
         return contains_disagreement(text, reference, vocabulary.pattern or "o200k")
 
     def _encode_document_by_document(self, text: bytes) -> Ids:
-        """The careful way: the reference where the two would differ, gigatoken for what lies between."""
-        settings = self._settings
+        """Encode by the reference where the two would differ, and by gigatoken what lies between."""
+        settings, fast = self._settings, self._fast
         delimiter = np.array([settings.delimiter_id], dtype=np.uint32)
         pieces: list[Ids] = []
         *documents, rest = text.split(settings.delimiter)
         if rest:  # else nothing follows the last delimiter
             documents.append(rest)
-        for careful, group in itertools.groupby(documents, key=self._needs_care):
-            for stretch in group if careful else [settings.delimiter.join(group)]:
-                pieces += [self._encode_stretch(stretch, careful=careful), delimiter]
+        for needs_reference, group in itertools.groupby(documents, key=self.needs_reference):
+            if needs_reference or fast is None:
+                for document in group:
+                    pieces += [self._encode_by_reference(document), delimiter]
+            else:
+                joined = settings.delimiter.join(group)
+                pieces += [put_real_ids(encode_fast(fast, joined), settings), delimiter]
         if rest:
             pieces.pop()
         return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.uint32)
 
-    def _needs_care(self, document: bytes) -> bool:
-        return self._fast is None or self.needs_reference(document)
+    def _encode_by_reference(self, document: bytes) -> Ids:
+        reference = self._reference_for(document)
+        ids = reference.encode(document)
+        if isinstance(reference, ReferenceApart):
+            self.apart_bytes = max(self.apart_bytes, reference.peak_bytes)
+        return ids
 
-    def _encode_stretch(self, text: bytes, *, careful: bool) -> Ids:
-        if careful or self._fast is None:
-            reference = self._reference_for(text)
-            ids = reference.encode(text)
-            if isinstance(reference, ReferenceApart):
-                self.apart_bytes = max(self.apart_bytes, reference.peak_bytes)
-            return ids
-        return put_real_ids(encode_fast(self._fast, text), self._settings)
+    def _reference_for(self, text: bytes) -> ReferenceEncoder | ReferenceApart:
+        """tiktoken in this process for short texts, which need no more than the fast encoder; else the child.
 
-    def _reference_for(self, text: bytes) -> ReferenceEncoder:
-        """tiktoken in this process for short texts, which take no more than the fast encoder; else the child.
-
-        Each holds the whole vocabulary, and memory is planned for one of them.
+        Each holds the whole vocabulary, and memory is planned for only one of them.
         """
         settings = self._settings
-        asked = (settings.vocabulary, settings.special_in_text, settings.marks)
+        encoding = (settings.vocabulary, settings.special_in_text, settings.marks)
         is_light = settings.vocabulary.kind == "ranks" and len(text) <= _LIGHT_BYTES
         if self._allowance_bytes is None or is_light:
             self.close()
-            self._reference = self._reference or make_reference(*asked)
+            self._reference = self._reference or make_reference(*encoding)
             return self._reference
         self._reference = None
         apart = self._apart
         if apart is None:
-            apart = self._apart = ReferenceApart(*asked, allowance_bytes=self._allowance_bytes)
+            apart = self._apart = ReferenceApart(*encoding, allowance_bytes=self._allowance_bytes)
         return apart
 
 
 def make_fast(settings: EncodeSettings) -> BPETokenizer | str:
-    """gigatoken's encoder with the delimiter as a special token, or why only the reference is safe."""
+    """Make gigatoken's encoder with the delimiter as a special token, or say why only the reference is safe."""
     from gigatoken.gigatoken_rs import BPETokenizer, load_hf_json
 
     vocabulary = settings.vocabulary
@@ -237,9 +245,7 @@ def make_fast(settings: EncodeSettings) -> BPETokenizer | str:
     content = hugging_face.with_added(vocabulary.content, settings.added, keep_special=keep_special)
     try:
         made = load_hf_json(content)
-    except (
-        BaseException
-    ) as cause:  # a Rust panic is not an Exception; the reference may do what it cannot
+    except BaseException as cause:  # a Rust panic is not an Exception; the reference may still work
         if isinstance(cause, KeyboardInterrupt | SystemExit | MemoryError):
             raise
         return f"gigatoken cannot load it ({printable(str(cause))[:200]})"
@@ -250,9 +256,9 @@ def make_fast(settings: EncodeSettings) -> BPETokenizer | str:
 
 @contextmanager
 def _as_file(content: bytes) -> Iterator[Path]:
-    """The content under a path, for gigatoken reads rank files by path only.
+    """Put the content under a path, because gigatoken reads rank files by path only.
 
-    On Linux in memory: a kill must not leave files in the folder for temporary ones.
+    On Linux the file is in memory: a kill must not leave files in the folder for temporary ones.
     """
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("ranks"), "wb") as file:
@@ -267,7 +273,7 @@ def _as_file(content: bytes) -> Iterator[Path]:
 
 
 def encode_fast(fast: BPETokenizer, text: bytes) -> Ids:
-    """One block, on this thread, with the GIL released."""
+    """Encode a block on this thread, with the GIL released."""
     from gigatoken.gigatoken_rs import BytesSource, PadTruncate
 
     if not text:
@@ -278,7 +284,7 @@ def encode_fast(fast: BPETokenizer, text: bytes) -> Ids:
 
 
 def put_real_ids(ids: Ids, settings: EncodeSettings) -> Ids:
-    """Marks, which the fast encoder knows by ids of its own, as the special tokens they stand for."""
+    """Replace the ids that the fast encoder gives to marks by those of the special tokens they stand for."""
     if settings.marks:
         places = np.flatnonzero(ids > settings.delimiter_id)
         real = np.fromiter(settings.marks.values(), dtype=ids.dtype, count=len(settings.marks))
@@ -287,13 +293,11 @@ def put_real_ids(ids: Ids, settings: EncodeSettings) -> Ids:
 
 
 def refuse_special_tokens(text: bytes, settings: EncodeSettings) -> None:
-    """`--special-in-text fail`: the first special token found inside a document ends the run."""
+    """Raise ReservedTextError for a special token inside a document: `--special-in-text fail`."""
     for token in settings.vocabulary.special_tokens:
         spelled = token.encode()
         if spelled in text:
-            text = text.replace(
-                settings.delimiter, b"\0"
-            )  # what parts documents is in none of them
+            text = text.replace(settings.delimiter, b"\0")  # the delimiter is part of no document
         if spelled in text:
             place = text.index(spelled)
             around = text[max(0, place - 30) : place + len(spelled) + 30].decode(errors="replace")
@@ -303,3 +307,49 @@ def refuse_special_tokens(text: bytes, settings: EncodeSettings) -> None:
                 "or `--special-in-text token` to give it the special id",
                 text=spelled,
             )
+
+
+# The check against the reference
+
+
+def find_disagreement(
+    encoder: Encoder, settings: EncodeSettings, pieces: Iterable[bytes]
+) -> bytes | None:
+    """The first of the pieces whose ids differ between the fast encoder and the reference; None if none do."""
+    reference = make_reference(settings.vocabulary, settings.special_in_text, settings.marks)
+    for piece in pieces:
+        if not np.array_equal(reference.encode(piece), encoder.encode(piece, document_count=0).ids):
+            return piece
+    return None
+
+
+def sample_pieces(encoder: Encoder, settings: EncodeSettings, text: bytes) -> list[bytes]:
+    """Pieces to compare: the documents in the first `SAMPLE_BYTES` of the text, the last perhaps cut short.
+
+    A document that the encoder leaves to the reference would compare the reference with itself. It is halved
+    until only short pieces around such characters are left out. Both encoders take a piece for a
+    document of its own, so it does not matter where it was cut.
+    """
+    documents = text[:SAMPLE_BYTES].split(settings.delimiter)
+    documents[-1] = documents[-1].decode(errors="ignore").encode()  # half a character at the cut
+    return [piece for document in documents for piece in _fast_pieces(encoder, document)]
+
+
+def _fast_pieces(encoder: Encoder, text: bytes) -> Iterator[bytes]:
+    """Pieces of a text that the encoder does not leave to the reference."""
+    if not encoder.needs_reference(text):
+        if text:
+            yield text
+    elif len(text) > _LEAST_HALVED_BYTES:
+        middle = len(text) // 2
+        while text[middle] & 0xC0 == 0x80:  # inside a character
+            middle += 1
+        yield from _fast_pieces(encoder, text[:middle])
+        yield from _fast_pieces(encoder, text[middle:])
+
+
+def first_difference(left: np.ndarray, right: np.ndarray) -> int:
+    """The first index at which two arrays differ, or where the shorter one ends."""
+    shorter = min(len(left), len(right))
+    different = np.flatnonzero(left[:shorter] != right[:shorter])
+    return int(different[0]) if len(different) else shorter

@@ -1,10 +1,8 @@
-"""What a tokenizer.json says of itself: pattern, special tokens, and whether text may be cut at all."""
+"""Read a tokenizer.json: its pattern and special tokens, and whether gigatoken gives its ids."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
-from typing import NoReturn
+from collections.abc import Collection, Mapping, Sequence
 
 import msgspec
 
@@ -12,19 +10,37 @@ from lowtide.errors import UsageError
 from lowtide.storage.decode_json import decode_json
 from lowtide.tokenizer.byte_pairs import stand_ins
 from lowtide.tokenizer.patterns import PatternName, recognise
-from lowtide.tokenizer.understood import is_understood
 
 _LARGEST_ID = (1 << 31) - 2
-"""The encoders keep tables by id; and one more than the largest is the id that ends documents."""
+"""The encoders keep tables by id, and one more than the largest is the id that ends documents."""
 _SPARSE_SIZE = 1 << 20
-"""The fast encoder's tables have a place for every id: from here on most of them must be taken."""
+"""The fast encoder's tables have a place for every id. Beyond this size most ids must be in use."""
 _CUTTING = frozenset({"Split", "ByteLevel", "Digits", "Punctuation"})
-"""Pre-tokenizers that part a text and change none of it."""
+"""Pre-tokenizers that cut a text and change none of it."""
 _ADD_NOTHING = _CUTTING | {
     *("Whitespace", "WhitespaceSplit", "BertPreTokenizer", "CharDelimiterSplit", "UnicodeScripts")
 }
-"""Pre-tokenizers that part a text, or leave some of it out, and bring in no other character."""
+"""Pre-tokenizers that cut a text, or leave some of it out, and add no other character."""
 _END_OF_TEXT_NAMES = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "[EOS]")
+_KNOWN_KEYS = {
+    "file": {
+        *("version", "truncation", "padding", "added_tokens", "normalizer"),
+        *("pre_tokenizer", "post_processor", "decoder", "model"),
+    },
+    "model": {
+        *("type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix"),
+        *("fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"),
+    },
+    "added token": {
+        *("id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"),
+    },
+}
+"""The keys whose meaning is known. Any other may change ids in a way that the fast encoder ignores."""
+_ONE_DIGIT = (
+    r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*"""
+    r"""|\s*[\r\n]+|\s+(?!\S)|\s+"""
+)
+"""Qwen's expression: cl100k's with every digit a word."""
 
 
 class _AddedToken(msgspec.Struct):
@@ -35,6 +51,11 @@ class _AddedToken(msgspec.Struct):
     rstrip: bool = False
     single_word: bool = False
     normalized: bool = False
+
+    @property
+    def eats_neighbours(self) -> bool:
+        """Whether it takes in white space or looks at word borders: no cut beside it is safe."""
+        return self.lstrip or self.rstrip or self.single_word
 
 
 class _Expression(msgspec.Struct, rename={"regex": "Regex", "text": "String"}):
@@ -61,19 +82,19 @@ class _Model(msgspec.Struct):
     dropout: float | None = None
     unk_token: str | None = None
     unk_id: int | None = None
-    """Of Unigram, which names it by its place."""
+    """Where Unigram, which has no `unk_token`, lists the token for unknown text."""
     continuing_subword_prefix: str | None = None
     end_of_word_suffix: str | None = None
 
     @property
     def is_plain(self) -> bool:
-        """Merges by rank and nothing else: what gigatoken does."""
+        """Whether words are merged by rank and nothing else, as gigatoken does it."""
         unusual = (self.dropout, self.continuing_subword_prefix, self.end_of_word_suffix)
         return self.type == "BPE" and not self.byte_fallback and not any(unusual)
 
     @property
     def ids(self) -> dict[str, int]:
-        """The id of every token; Unigram's are their places."""
+        """The id of every token; Unigram's are their places in the list."""
         if isinstance(self.vocab, dict):
             return self.vocab
         return {text: number for number, (text, _score) in enumerate(self.vocab)}
@@ -83,11 +104,6 @@ class _Model(msgspec.Struct):
         """The id that stands for text without a token, if there is one."""
         named = self.ids.get(self.unk_token) if self.unk_token is not None else None
         return self.unk_id if self.type == "Unigram" else named
-
-    @property
-    def repeats_a_merge(self) -> bool:
-        """Then tokenizers takes the last rank of the pair and gigatoken the first."""
-        return len(set(self.merges)) < len(self.merges)
 
 
 class JsonFile(msgspec.Struct):
@@ -99,25 +115,69 @@ class JsonFile(msgspec.Struct):
     normalizer: msgspec.Raw = msgspec.Raw(b"null")
     post_processor: msgspec.Raw = msgspec.Raw(b"null")
 
+    @property
+    def size(self) -> int:
+        """One more than the largest id."""
+        ids = self.model.ids
+        largest = max([*ids.values(), *(token.id for token in self.added_tokens), -1])
+        return max(largest + 1, len(ids))
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JsonFacts:
-    """The part of a tokenizer.json that lowtide itself must know."""
+    @property
+    def special_tokens(self) -> dict[str, int]:
+        """Names and ids of the special tokens."""
+        return {token.content: token.id for token in self.added_tokens if token.special}
 
-    pattern: PatternName | None
-    size: int
-    special_tokens: dict[str, int]
-    added_tokens: tuple[str, ...]
-    end_of_text: int | None
-    unknown: int | None
-    """The id that stands for text without a token; None where every text has tokens."""
-    why_reference: str | None
-    """Why only tokenizers gives its ids; None where gigatoken does."""
+    @property
+    def has_normalizer(self) -> bool:
+        """Whether the text is changed before it is cut."""
+        return bytes(self.normalizer) != b"null"
+
+    @property
+    def spells_bytes(self) -> bool:
+        """Whether the model gets ByteLevel's letters and no others."""
+        normalizers = _normalizers_of(msgspec.json.decode(self.normalizer))
+        steps = [step.type for step in _steps_of(self.pre_tokenizer)]
+        after = [*normalizers, *steps][::-1]
+        if "ByteLevel" not in after:
+            return False
+        return _ADD_NOTHING.issuperset(after[: after.index("ByteLevel")])
+
+    @property
+    def loses_text(self) -> bool:
+        """Whether a BPE model lacks tokens for some text: for some byte, or some letter's bytes."""
+        model, ids = self.model, self.model.ids
+        if model.type != "BPE":
+            return False
+        if model.byte_fallback and all(f"<0x{byte:02X}>" in ids for byte in range(256)):
+            return False
+        fronts = {"", model.continuing_subword_prefix or ""}
+        backs = {"", model.end_of_word_suffix or ""}
+        return not self.spells_bytes or any(
+            front + letter + back not in ids
+            for letter in stand_ins()
+            for front in fronts
+            for back in backs
+        )
+
+    @property
+    def unknown(self) -> int | None:
+        """The id that stands for text without a token; None where every text has tokens."""
+        return self.model.unknown if self.loses_text or self.model.type != "BPE" else None
 
 
-def read_facts(content: bytes, *, name: str) -> JsonFacts:
-    """Read a tokenizer.json. Anything that is not one is a UsageError."""
-    file = read_file(content, name=name)
+def read_file(content: bytes, *, name: str) -> JsonFile:
+    """Parse a tokenizer.json; UsageError for anything else."""
+    try:
+        return decode_json(content, JsonFile)
+    except msgspec.DecodeError as cause:
+        raise UsageError(
+            f"{name} is not a tokenizer.json: {cause}",
+            remedy="pass a file that `tokenizers.Tokenizer.from_file` opens",
+        ) from cause
+
+
+def refuse_unusable(file: JsonFile, *, name: str) -> None:
+    """Raise UsageError for a file that tokenizers opens, but whose ids cannot be relied on."""
     if file.model.dropout:
         raise UsageError(
             f"{name} drops merges at random (dropout {file.model.dropout}): no two runs would agree",
@@ -126,44 +186,47 @@ def read_facts(content: bytes, *, name: str) -> JsonFacts:
     ids = file.model.ids
     check_ids([*ids.values(), *(token.id for token in file.added_tokens)], name=name)
     _refuse_other_ids(file, name=name)
-    loses_text = file.model.type == "BPE" and not _spells_every_text(file)
-    if loses_text and file.model.unknown is None:
-        _refuse_lost_text(file, name=name)
-    largest = max([*ids.values(), *(token.id for token in file.added_tokens), -1])
-    special = {token.content: token.id for token in file.added_tokens if token.special}
-    ordinary = tuple(token.content for token in file.added_tokens if not token.special)
-    size = max(largest + 1, len(ids))
-    why_reference = _why_reference(file, content, loses_text=loses_text, size=size)
-    return JsonFacts(
-        pattern=_pattern_of(file.pre_tokenizer) if why_reference is None else None,
-        size=size,
-        special_tokens=special,
-        added_tokens=ordinary,
-        end_of_text=find_end_of_text(special),
-        unknown=file.model.unknown if loses_text or file.model.type != "BPE" else None,
-        why_reference=why_reference,
+    if not file.loses_text or file.model.unknown is not None:
+        return
+    missing = [byte for byte, letter in enumerate(stand_ins()) if letter not in ids]
+    if file.spells_bytes and missing:
+        raise missing_bytes_error(missing, name=name)
+    raise UsageError(
+        f"{name} has neither a token for every byte nor one for unknown text: text would be lost",
+        remedy='name a token of the vocabulary as "unk_token" in its model, or use a byte-level tokenizer',
     )
 
 
-def _why_reference(file: JsonFile, content: bytes, *, loses_text: bool, size: int) -> str | None:
+def missing_bytes_error(missing: Sequence[int], *, name: str) -> UsageError:
+    """The error for a vocabulary in which these bytes have no token."""
+    return UsageError(
+        f"{name} has no token for {len(missing)} of the 256 bytes (0x{missing[0]:02x} is the first): "
+        "text that holds them would be lost",
+        remedy="train it with all bytes, as `lowtide train-tokenizer` does; in tokenizers by "
+        "`initial_alphabet=pre_tokenizers.ByteLevel.alphabet()`",
+    )
+
+
+def why_reference(file: JsonFile, content: bytes) -> str | None:
     """Why gigatoken would not give the ids of tokenizers; None where it does."""
-    if file.model.type != "BPE":
-        return f"its model is {file.model.type}, and gigatoken knows BPE alone"
-    if not file.model.is_plain:
+    model = file.model
+    if model.type != "BPE":
+        return f"its model is {model.type}, and gigatoken knows BPE alone"
+    if not model.is_plain:
         return "its model marks the ends or beginnings of words, or falls back on bytes"
-    if loses_text:
+    if file.loses_text:
         return "some bytes have no token of their own"
-    if bytes(file.normalizer) != b"null":
+    if file.has_normalizer:
         return "a normalizer changes the text"
-    if not is_understood(content):
+    if not _is_understood(content):
         return "its pre-tokenizer, or another key of the file, is one that gigatoken may read otherwise"
-    if file.model.repeats_a_merge:
-        return "a merge stands in it twice"
+    if len(set(model.merges)) < len(model.merges):
+        return "a merge stands in it twice"  # tokenizers takes its last rank, gigatoken its first
     if not _spells_bytes_once(file):
         return "tokens share an id, or are not spelled in bytes"
-    if size > max(_SPARSE_SIZE, 2 * len(file.model.ids)):
+    if file.size > max(_SPARSE_SIZE, 2 * len(model.ids)):
         return "most of its ids stand for no token"
-    if any(_eats_neighbours(token) for token in file.added_tokens):
+    if any(token.eats_neighbours for token in file.added_tokens):
         return "an added token takes in its neighbours"
     if _may_meet(file.added_tokens):
         return "added tokens may claim the same text"
@@ -171,7 +234,7 @@ def _why_reference(file: JsonFile, content: bytes, *, loses_text: bool, size: in
 
 
 def check_ids(ids: Collection[int], *, name: str) -> None:
-    """Refuse ids that are too large for the tables of an encoder."""
+    """Refuse ids that are negative, or too large for the tables of an encoder."""
     if ids and (min(ids) < 0 or max(ids) > _LARGEST_ID):
         raise UsageError(
             f"{name} has ids from {min(ids)} to {max(ids)}",
@@ -180,7 +243,7 @@ def check_ids(ids: Collection[int], *, name: str) -> None:
 
 
 def _refuse_other_ids(file: JsonFile, *, name: str) -> None:
-    """tokenizers gives added tokens the ids it sees fit; a file that says otherwise means two things at once.
+    """Refuse added tokens whose ids in the file are not those that tokenizers gives them.
 
     A token of the vocabulary keeps its id there. The others are numbered from the size of the vocabulary on,
     even if ids of the vocabulary have gaps and reach further.
@@ -196,32 +259,9 @@ def _refuse_other_ids(file: JsonFile, *, name: str) -> None:
             raise UsageError(
                 f"{name} gives the added token {token.content[:60]!r} the id {token.id}, and tokenizers "
                 f"gives it {number}",
-                remedy="write the file anew: `tokenizers.Tokenizer.from_file(...).save(...)`",
+                remedy="write the file again: `tokenizers.Tokenizer.from_file(...).save(...)`",
             )
         given[token.content] = number
-
-
-def _spells_every_text(file: JsonFile) -> bool:
-    """Whether a BPE model has tokens for whatever text comes: for every byte, or for every letter's bytes."""
-    model, ids = file.model, file.model.ids
-    if model.byte_fallback and all(f"<0x{byte:02X}>" in ids for byte in range(256)):
-        return True
-    fronts = {"", model.continuing_subword_prefix or ""}
-    backs = {"", model.end_of_word_suffix or ""}
-    return _spells_bytes(file) and all(
-        front + letter + back in ids for letter in stand_ins() for front in fronts for back in backs
-    )
-
-
-def _spells_bytes(file: JsonFile) -> bool:
-    """Whether what reaches the model are ByteLevel's letters and no other."""
-    normalizers = _normalizers_of(msgspec.json.decode(file.normalizer))
-    steps = [step.type for step in _steps_of(file.pre_tokenizer)]
-    after = list(reversed([*normalizers, *steps]))
-    if "ByteLevel" not in after:
-        return False
-    after = after[: after.index("ByteLevel")]
-    return _ADD_NOTHING.issuperset(after)
 
 
 def _normalizers_of(normalizer: object) -> list[str]:
@@ -242,22 +282,6 @@ def _steps_of(pre: _PreTokenizer | None) -> list[_PreTokenizer]:
     return [step for part in pre.pretokenizers or [] for step in _steps_of(part)]
 
 
-def _refuse_lost_text(file: JsonFile, *, name: str) -> NoReturn:
-    ids = file.model.ids
-    missing = [byte for byte, letter in enumerate(stand_ins()) if letter not in ids]
-    if not _spells_bytes(file) or not missing:
-        raise UsageError(
-            f"{name} has neither a token for every byte nor one for unknown text: text would be lost",
-            remedy='name a token of the vocabulary as "unk_token" in its model, or use a byte-level tokenizer',
-        )
-    raise UsageError(
-        f"{name} has no token for {len(missing)} of the 256 bytes (0x{missing[0]:02x} is the first): "
-        "text that holds them would be lost",
-        remedy="train it with all bytes, as `lowtide train-tokenizer` does; in tokenizers by "
-        "`initial_alphabet=pre_tokenizers.ByteLevel.alphabet()`",
-    )
-
-
 def _spells_bytes_once(file: JsonFile) -> bool:
     """Whether every token is spelled in bytes, and no two share an id."""
     ids = file.model.ids
@@ -269,22 +293,22 @@ def _spells_bytes_once(file: JsonFile) -> bool:
 
 
 def find_end_of_text(special_tokens: Mapping[str, int]) -> int | None:
-    """The id of the special token that ends a document, by the names that are usual for it."""
+    """The id of the special token that ends a document, recognised by its usual names."""
     return next((special_tokens[n] for n in _END_OF_TEXT_NAMES if n in special_tokens), None)
 
 
 def plain_pattern(file: JsonFile) -> PatternName | None:
     """The pattern that cuts words, if it is a known one without possessive quantifiers.
 
-    tiktoken's spelling has them; the engine inside tokenizers reads `{1,3}+` and `$` as something else.
+    tiktoken's spelling has them; the engine inside tokenizers takes `{1,3}+` and `$` for something else.
     """
     steps = (file.pre_tokenizer.pretokenizers or []) if file.pre_tokenizer else []
     spelled = [step.pattern.regex or "" for step in steps if step.pattern]
-    return None if any("++" in text for text in spelled) else _pattern_of(file.pre_tokenizer)
+    return None if any("++" in text for text in spelled) else pattern_of(file)
 
 
 def with_added(content: bytes, added: Mapping[str, int], *, keep_special: bool) -> bytes:
-    """The same tokenizer with more special tokens: what ends a document, and private marks.
+    """The tokenizer.json with more special tokens: the delimiter of documents, and private marks.
 
     Without `keep_special` its own are left out, so that their names inside a text stay text.
     """
@@ -303,31 +327,13 @@ def with_added(content: bytes, added: Mapping[str, int], *, keep_special: bool) 
 def keeps_bytes(file: JsonFile) -> bool:
     """Whether the bytes of a text's tokens, laid end to end, are the text's own.
 
-    Not so where a normalizer, a blank put in front or a token that eats its neighbours changes them.
+    A normalizer, a space put in front or a token that takes in its neighbours changes them.
     """
-    as_written = _is_byte_level_bpe(file) and _keeps_every_character(file.pre_tokenizer)
-    return as_written and not any(_eats_neighbours(token) for token in file.added_tokens)
-
-
-def read_file(content: bytes, *, name: str) -> JsonFile:
-    """The parsed file, or a UsageError for anything that is not a tokenizer.json."""
-    try:
-        return decode_json(content, JsonFile)
-    except msgspec.DecodeError as cause:
-        raise UsageError(
-            f"{name} is not a tokenizer.json: {cause}",
-            remedy="pass a file that `tokenizers.Tokenizer.from_file` opens",
-        ) from cause
-
-
-def _is_byte_level_bpe(file: JsonFile) -> bool:
-    has_pattern = file.pre_tokenizer is not None
-    return has_pattern and file.model.is_plain and bytes(file.normalizer) == b"null"
-
-
-def _keeps_every_character(pre: _PreTokenizer | None) -> bool:
-    """Whether words are cut, spelled as bytes at last, and nothing is put in or left out on the way."""
-    steps = [] if pre is None else pre.pretokenizers or [pre]
+    if not file.model.is_plain or file.has_normalizer or file.pre_tokenizer is None:
+        return False
+    if any(token.eats_neighbours for token in file.added_tokens):
+        return False
+    steps = file.pre_tokenizer.pretokenizers or [file.pre_tokenizer]
     cuts = all(
         step.type in _CUTTING and step.behavior.lower() != "removed" and not step.add_prefix_space
         for step in steps
@@ -336,7 +342,7 @@ def _keeps_every_character(pre: _PreTokenizer | None) -> bool:
 
 
 def _may_meet(tokens: list[_AddedToken]) -> bool:
-    """Whether two added tokens could claim the same bytes: then it matters in which order they are found."""
+    """Whether two added tokens could claim the same bytes: then the order in which they are found matters."""
     mixed = len({token.normalized for token in tokens if not token.special}) > 1
     names = [token.content for token in tokens]
     repeated = len(set(names)) < len(names) or "" in names
@@ -351,13 +357,9 @@ def overlap(first: str, second: str) -> bool:
     return inside or second in first
 
 
-def _eats_neighbours(token: _AddedToken) -> bool:
-    """Tokens that swallow white space or look at word borders: no cut beside them is safe."""
-    return token.lstrip or token.rstrip or token.single_word
-
-
-def _pattern_of(pre: _PreTokenizer | None) -> PatternName | None:
-    """`ByteLevel` alone is GPT-2's pattern; `[Split(Regex), ByteLevel]` carries its own."""
+def pattern_of(file: JsonFile) -> PatternName | None:
+    """GPT-2's pattern for `ByteLevel` alone; for `[Split(Regex), ByteLevel]` the one that the regex spells."""
+    pre = file.pre_tokenizer
     if pre is None:
         return None
     if pre.type == "ByteLevel":
@@ -370,3 +372,52 @@ def _pattern_of(pre: _PreTokenizer | None) -> PatternName | None:
         return None
     isolated = split.behavior == "Isolated" or (split.behavior == "Removed" and split.invert)
     return recognise(split.pattern.regex or "") if isolated else None
+
+
+def _is_understood(content: bytes) -> bool:
+    """Whether gigatoken is known to read the file as tokenizers does: all keys and the pre-tokenizer known."""
+    parts = msgspec.json.decode(content, type=dict[str, msgspec.Raw])
+    model = msgspec.json.decode(parts["model"], type=dict[str, msgspec.Raw])
+    added = parts.get("added_tokens", b"[]")
+    tokens = msgspec.json.decode(added, type=list[dict[str, msgspec.Raw]])
+    return (
+        parts.keys() <= _KNOWN_KEYS["file"]
+        and model.keys() <= _KNOWN_KEYS["model"]
+        and all(token.keys() <= _KNOWN_KEYS["added token"] for token in tokens)
+        and _is_known_form(msgspec.json.decode(parts.get("pre_tokenizer", b"null")))
+    )
+
+
+def _is_known_form(pre: object) -> bool:
+    """Whether gigatoken cuts the words of a pre-tokenizer as tokenizers does.
+
+    The known forms are `ByteLevel` with its own pattern, and a `Split` that keeps every character followed by
+    `ByteLevel` without its pattern.
+    """
+    match pre:
+        case {"type": "ByteLevel", "add_prefix_space": False, **rest}:
+            return rest.pop("use_regex", True) is True and rest.keys() <= {"trim_offsets"}
+        case {
+            "type": "Sequence",
+            "pretokenizers": [
+                {"type": "Split", "pattern": {"Regex": str(text), **others}, **split},
+                {
+                    "type": "ByteLevel",
+                    "add_prefix_space": False,
+                    "use_regex": False,
+                    **rest,
+                },
+            ],
+            **beside,
+        }:
+            nothing_else = not others and not beside and rest.keys() <= {"trim_offsets"}
+            # An inverted split removes what lies between words: nothing, with the known patterns.
+            cuts = split in (
+                {"behavior": "Isolated", "invert": False},
+                {"behavior": "Removed", "invert": True},
+            )
+            # `\p{N}{1,3}+` takes at most three digits in tiktoken. In tokenizers, whose syntax is Ruby's, it
+            # takes any number of them.
+            known = text == _ONE_DIGIT or (recognise(text) is not None and "{1,3}+" not in text)
+            return nothing_else and cuts and known
+    return False

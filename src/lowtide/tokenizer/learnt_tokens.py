@@ -1,19 +1,18 @@
-"""Which tokens of a block are learnt, from the stretches of its bytes that are.
+"""Make a block's loss mask: which tokens are learnt, given the spans of its bytes that are.
 
-A token is learnt if it shares a byte with such a stretch. Where tokens lie in the text follows from their
+A token is learnt if it shares a byte with such a span. The places of tokens in the text follow from their
 lengths alone, as long as their bytes laid end to end are the text:
 
     text     U s e r : _ h i \n A : _ y o      learnt: the bytes of "yo"
-    tokens   |------|-|----|--|-|-|----|        the last one, " yo", has its blank from the template
+    tokens   |------|-|----|--|-|-|----|        the last one, " yo", has its space from the template
 
-A tokenizer that changes the text on the way (a normalizer, a blank put in front) is refused beforehand.
+A tokenizer that changes the text (by a normalizer, or a space put in front) is refused beforehand.
 """
 
 from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -26,19 +25,19 @@ from lowtide.tokenizer.vocabulary import Vocabulary
 Lengths = npt.NDArray[np.uint32]
 Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]
 PEAK_BYTES_PER_EXAMPLE_BYTE = 28
-"""While a block's learnt tokens are found, at worst a token a byte: the text and its ids (1 + 4), their
+"""Held while a block's loss mask is made, at worst with a token a byte: the text and its ids (1 + 4), their
 lengths (4) and ends (8), steps and their sum (4 + 4), and flags."""
 
 
 def lengths_bytes(vocabulary: Vocabulary) -> int:
-    """What a table of token lengths occupies."""
+    """Memory of a table of token lengths."""
     return 4 * (vocabulary.size + 1)
 
 
 def measure_tokens(settings: EncodeSettings) -> Lengths:
-    """The bytes that each id stands for in a block: a mark and the delimiter as they are spelled there.
+    """The number of bytes that each id stands for in a block; for a mark and the delimiter, of its spelling.
 
-    UsageError for a tokenizer that does not give a text's bytes back.
+    UsageError for a tokenizer whose tokens do not add up to a text's bytes.
     """
     vocabulary = settings.vocabulary
     lengths = np.zeros(vocabulary.size + 1, dtype=np.uint32)
@@ -48,34 +47,27 @@ def measure_tokens(settings: EncodeSettings) -> Lengths:
                 token, rank = line.split()
                 lengths[int(rank)] = len(base64.b64decode(token))
     else:
-        _measure_json(lengths, vocabulary)
-    _measure_names(lengths, settings.marks)
+        file = hugging_face.read_file(vocabulary.content, name=vocabulary.name)
+        if not hugging_face.keeps_bytes(file) or not isinstance(file.model.vocab, dict):
+            raise UsageError(
+                f"the tokenizer {vocabulary.name} changes text before it cuts it, so the text does not show "
+                "which tokens belong to an answer",
+                remedy="pass `--learn all`, or a tokenizer without a normalizer, such as gpt2",
+            )
+        for text, number in file.model.vocab.items():
+            lengths[number] = len(text)  # a letter stands for a byte
+        for added in file.added_tokens:
+            lengths[added.id] = len(added.content.encode())
+    for mark, number in settings.marks.items():
+        lengths[number] = len(mark.encode())
     lengths[settings.delimiter_id] = len(settings.delimiter)
     return lengths
-
-
-def _measure_json(lengths: Lengths, vocabulary: Vocabulary) -> None:
-    file = hugging_face.read_file(vocabulary.content, name=vocabulary.name)
-    if not hugging_face.keeps_bytes(file) or not isinstance(file.model.vocab, dict):
-        raise UsageError(
-            f"the tokenizer {vocabulary.name} changes text before it cuts it, so which tokens are of an "
-            "answer cannot be told from the text",
-            remedy="pass `--learn all`, or a tokenizer without a normalizer, such as gpt2",
-        )
-    for text, number in file.model.vocab.items():
-        lengths[number] = len(text)  # a letter stands for a byte
-    _measure_names(lengths, {token.content: token.id for token in file.added_tokens})
-
-
-def _measure_names(lengths: Lengths, names: Mapping[str, int]) -> None:
-    for name, number in names.items():
-        lengths[number] = len(name.encode())
 
 
 def find_learnt(
     encoded: EncodedBlock, spans: npt.NDArray[np.int64], *, lengths: Lengths, text_bytes: int
 ) -> Flags:
-    """A flag for each id of a block of `text_bytes`, delimiters included: those are never learnt."""
+    """The loss mask of a block of `text_bytes`: a flag for each id. Delimiters are never learnt."""
     token_ends = np.cumsum(
         lengths.take(encoded.ids, mode="clip"),  # clipped ids would not add up
         dtype=np.int32 if text_bytes < 1 << 31 else np.int64,

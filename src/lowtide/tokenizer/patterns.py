@@ -1,8 +1,8 @@
-"""The three pre-token patterns of the field, by name, in every spelling we have seen them written.
+"""The three pre-token patterns in common use, by name, in every spelling that we have seen.
 
 A pattern cuts text into words before any merge. The possessive spellings (`++`) are tiktoken's, the others
-stand in tokenizer.json files. Two spellings of one pattern share their safe cuts, and cut alike but for one
-thing: blanks behind a newline at a text's very end are one word by `\\s++$` and two without it.
+occur in tokenizer.json files. Two spellings of one pattern share their safe cuts, and cut alike with one
+exception: spaces behind a newline at a text's very end are one word by `\\s++$` and two without it.
 """
 
 from __future__ import annotations
@@ -30,15 +30,24 @@ O200K = "|".join(
     )
 )
 PATTERNS: dict[PatternName, str] = {"gpt2": GPT2, "cl100k": CL100K, "o200k": O200K}
+"""The patterns as tiktoken spells them."""
+PLAIN_PATTERNS: dict[PatternName, str] = {
+    "gpt2": r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+""",
+    "cl100k": (
+        r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"""
+        r"""|\s*[\r\n]+|\s+(?!\S)|\s+"""
+    ),
+    "o200k": O200K,
+}
+"""The patterns as a tokenizer.json spells them, without `\\s++$`."""
 
 _SPELLINGS: dict[str, PatternName] = {
     GPT2: "gpt2",
-    r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+""": "gpt2",
+    PLAIN_PATTERNS["gpt2"]: "gpt2",
     r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+""": "gpt2",
     r"""'s|'t|'re|'ve|'m|'ll|'d| ?[\p{L}]+| ?[\p{N}]+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+""": "gpt2",
     CL100K: "cl100k",
-    r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"""
-    r"""|\s*[\r\n]+|\s+(?!\S)|\s+""": "cl100k",
+    PLAIN_PATTERNS["cl100k"]: "cl100k",
     r"""'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"""
     r"""|\s*[\r\n]+|\s+(?!\S)|\s+""": "cl100k",
     O200K: "o200k",
@@ -46,5 +55,5 @@ _SPELLINGS: dict[str, PatternName] = {
 
 
 def recognise(expression: str) -> PatternName | None:
-    """The pattern an expression spells, or None for one we do not know."""
+    """The pattern that a regular expression spells, or None for an unknown one."""
     return _SPELLINGS.get(expression)

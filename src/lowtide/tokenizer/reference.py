@@ -1,7 +1,7 @@
-"""The plain encoders that define what is right: tiktoken for rank files, tokenizers for a tokenizer.json.
+"""The reference encoders, which define the right ids: tiktoken for rank files, tokenizers for a tokenizer.json.
 
-Slow (14 and 3 MB/s) and trusted. The fast encoder must give these ids for every document, and hands over
-the texts on which it would not.
+They are slow (14 and 3 MB/s) and trusted. The fast encoder must give the same ids for every document, and
+leaves the texts on which it would not to the reference.
 """
 
 from __future__ import annotations
@@ -12,19 +12,18 @@ from collections.abc import Mapping, Sequence
 from typing import Literal, Protocol
 
 import numpy as np
-import regex
 
 from lowtide.errors import SharedFaultError, UsageError
 from lowtide.tokenizer import hugging_face
 from lowtide.tokenizer.patterns import PATTERNS
-from lowtide.tokenizer.split_words import as_examples
+from lowtide.tokenizer.split_words import find_words
 from lowtide.tokenizer.vocabulary import Vocabulary, parse_ranks
 
 SpecialInText = Literal["text", "token", "fail"]
 Ids = np.ndarray[tuple[int], np.dtype[np.uint32]]
 
 _log = logging.getLogger(__name__)
-_GIVEN_BACK = (
+_ROUND_TRIPS = (
     "The file's size: 12,345 bytes.\n\n\tif (x == 0) { return; }",
     "Dateigröße Привет 你好 🙂",
     "".join(map(chr, range(0x20, 0x7F))),
@@ -32,11 +31,13 @@ _GIVEN_BACK = (
 
 
 class ReferenceEncoder(Protocol):
-    """Ids of one whole document, as the reference library gives them."""
+    """Encodes and decodes as the reference library does."""
 
-    def encode(self, text: bytes) -> Ids: ...
+    def encode(self, text: bytes) -> Ids:
+        """The ids of one whole document."""
 
-    def decode(self, ids: Sequence[int]) -> bytes: ...
+    def decode(self, ids: Sequence[int]) -> bytes:
+        """The bytes that the ids stand for."""
 
 
 def make_reference(
@@ -44,7 +45,7 @@ def make_reference(
     special_in_text: SpecialInText,
     marks: Mapping[str, int] | None = None,
 ) -> ReferenceEncoder:
-    """The reference for a vocabulary; costs about 4 × its file in memory while it lives.
+    """Make the reference for a vocabulary. It takes about four times the memory of the vocabulary's file.
 
     `marks` are private spellings of special tokens: each is found in any text and becomes the id it stands
     for. Text between two of them is encoded as between two special tokens.
@@ -56,15 +57,15 @@ def make_reference(
 
 
 def refuse_what_is_not_given_back(vocabulary: Vocabulary) -> None:
-    """A UsageError for a byte-level tokenizer.json whose decoder does not give back what it encodes.
+    """Raise UsageError for a byte-level tokenizer.json whose decoder does not give back what it encodes.
 
-    Of one that changes text by its normalizer, or leaves some out, nothing can be asked. Loads the file.
+    A tokenizer that changes text by a normalizer, or leaves some out, is not checked. Loads the file.
     """
     reference = make_reference(vocabulary, "text")
     file = hugging_face.read_file(vocabulary.content, name=vocabulary.name)
     if not hugging_face.keeps_bytes(file) or vocabulary.unknown is not None:
         return
-    for text in _GIVEN_BACK:
+    for text in _ROUND_TRIPS:
         decoded = reference.decode(reference.encode(text.encode()).tolist())
         if decoded != text.encode():
             raise UsageError(
@@ -75,7 +76,7 @@ def refuse_what_is_not_given_back(vocabulary: Vocabulary) -> None:
 
 
 class _BetweenMarks:
-    """tiktoken cuts a text at special tokens and encodes the parts; so does this, at marks."""
+    """Cuts a text at marks and encodes the parts, as tiktoken does at special tokens."""
 
     def __init__(self, parts: ReferenceEncoder, marks: Mapping[str, int]) -> None:
         self._parts = parts
@@ -124,14 +125,9 @@ class _RanksReference:
         return np.array(ids, dtype=np.uint32)
 
     def _encode_word_by_word(self, text: str) -> Ids:
-        """tiktoken's engine gives up on a million spaces before a letter; `regex` does not.
-
-        But each release of `regex` knows other letters than tiktoken: words are found in a text where an
-        example of its class stands for each character.
-        """
+        """Encode a text on which tiktoken's engine gives up, such as a million spaces before a letter."""
         ids: list[int] = []
-        for match in regex.finditer(self._pattern, as_examples(text)):
-            word = text[match.start() : match.end()]
+        for word in find_words(text, self._pattern):
             ids.extend(self._encoding._encode_single_piece(word))
         return np.array(ids, dtype=np.uint32)
 
@@ -147,7 +143,7 @@ class _JsonReference:
 
         try:
             self._tokenizer = tokenizers.Tokenizer.from_str(vocabulary.content.decode())
-        except BaseException as cause:  # a bare Exception, or a Rust panic, which is none
+        except BaseException as cause:  # an Exception, or a Rust panic, which is not one
             if isinstance(cause, KeyboardInterrupt | SystemExit | MemoryError):
                 raise
             raise SharedFaultError(
@@ -160,7 +156,7 @@ class _JsonReference:
         self._stands_for = self._add_marks(marks)
 
     def _add_marks(self, marks: Mapping[str, int]) -> dict[int, int]:
-        """Marks as tokens that behave like those they stand for: the id each is given, and the real one."""
+        """Add marks as tokens that behave like those they stand for; the real id for each id that they get."""
         import tokenizers
 
         known = self._tokenizer.get_added_tokens_decoder() if marks else {}

@@ -5,14 +5,14 @@ eighteen (`bench/reference_memory.py`). When memory is refused, it aborts its pr
 for the worst case, and no run would survive it.
 
     to the child     a `_Setup`, then texts
-    from the child   one answer to each of these: `_Encoded` or `_Fault`
+    from the child   `_Encoded` or `_Fault` as the answer to each
 """
 
 from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeAlias
@@ -32,7 +32,7 @@ from lowtide.units import KIB, MIB, format_bytes, printable
 APART_BYTES = 24 * MIB
 """The child's interpreter and libraries: 19 MiB were measured."""
 LEAST_BYTES_PER_TEXT_BYTE = 80
-"""The least that tokenizers takes; a document that does not fit even with this is refused untried."""
+"""The least that tokenizers takes; a document that does not fit even so is refused without a try."""
 _ENVIRONMENT = {
     "TOKENIZERS_PARALLELISM": "false",  # a pool of threads would reserve memory
     "MALLOC_ARENA_MAX": "1",
@@ -45,9 +45,9 @@ _ENVIRONMENT = {
 _PIECE_BYTES = 32 * KIB
 _PIECES = 8
 _TRIMMED_BYTES = _PIECE_BYTES // 2
-"""After a text as long as this the child gives its memory back."""
+"""After a text of this length or more, the child gives its memory back."""
 _HOSTILE_BYTES_PER_TEXT_BYTE = 2200
-"""Assumed where not even a piece could be encoded: 2,135 were measured for a letter that becomes eighteen."""
+"""Assumed where not even a piece can be encoded: 2,135 were measured for a letter that becomes eighteen."""
 _OTHER_FILE = "pass a tokenizer that `tokenizers.Tokenizer.from_file` opens and encodes with"
 
 
@@ -56,7 +56,7 @@ class ReferenceMemoryError(DataError):
 
 
 class _Setup(msgspec.Struct, frozen=True, kw_only=True):
-    """What the child needs to start."""
+    """The settings of the child's encoder."""
 
     vocabulary: Vocabulary
     special_in_text: SpecialInText
@@ -73,7 +73,7 @@ class _Encoded(msgspec.Struct, frozen=True, kw_only=True, tag="ids"):
 
 
 class _Fault(msgspec.Struct, frozen=True, tag="fault"):
-    """The tokenizer is at fault."""
+    """The tokenizer failed."""
 
     problem: str
 
@@ -83,7 +83,7 @@ _decode_answer = msgspec.msgpack.Decoder(_Answer).decode
 
 
 class ReferenceApart:
-    """A child that encodes as the reference does. It starts with the first text, and anew after it died."""
+    """A child that encodes as the reference does. It starts with the first text, and again after it died."""
 
     def __init__(
         self,
@@ -134,7 +134,7 @@ class ReferenceApart:
             raise SharedFaultError(answer.problem, remedy=_OTHER_FILE)
         return answer
 
-    def _explain_end(self, code: int, said: str, text_bytes: int) -> DataError:
+    def _explain_end(self, code: int, stderr: str, text_bytes: int) -> DataError:
         if self._is_closed:  # we have killed it ourselves
             return _closed_in_use()
         if ran_out_of_memory(code):
@@ -143,18 +143,15 @@ class ReferenceApart:
                 f"{format_bytes(self._setup.allowance_bytes)} it has",
                 remedy="pass a larger `--memory`",
             )
-        last_line = said.rpartition("\n")[2]
+        last_line = stderr.rpartition("\n")[2]
         return SharedFaultError(
             f"the reference encoder of {self._setup.vocabulary.name} ended its process with code {code}: "
             f"{printable(last_line[-200:])}",
             remedy=_OTHER_FILE,
         )
 
-    def decode(self, ids: Sequence[int]) -> bytes:
-        raise NotImplementedError("nothing is decoded apart")
-
     def close(self) -> None:
-        """End the child at once, even while another thread starts it or waits for it. It is the last one."""
+        """End the child at once, even while another thread starts it or waits for it. No other is started."""
         with self._starting:
             self._is_closed = True
             child, self._child = self._child, None
@@ -172,8 +169,8 @@ def _closed_in_use() -> SharedFaultError:
 def bytes_per_text_byte(text: bytes, reference: ReferenceApart) -> int:
     """An upper estimate of the reference's memory for each byte of this text, measured on pieces of it.
 
-    The highest measurement plus a half: tables double when they are full, which may not happen in a piece. If
-    the reference is closed meanwhile, the worst is assumed.
+    It is 1.5 times the highest measurement: tables double when they are full, which may not happen in a piece.
+    If the reference is closed meanwhile, the worst is assumed.
     """
     most = LEAST_BYTES_PER_TEXT_BYTE
     try:
@@ -201,37 +198,32 @@ def main() -> None:
     if data is None:
         return
     setup = msgspec.msgpack.decode(data, type=_Setup)
-    _load_library(setup.vocabulary)
+    # Loaded before the limit is set: a library's code and first tables do not count.
+    if setup.vocabulary.kind == "json":
+        import tokenizers  # noqa: F401
+    else:
+        import tiktoken  # noqa: F401
     with fence(setup.allowance_bytes):
         try:
             reference = make_reference(setup.vocabulary, setup.special_in_text, setup.marks)
         except DataError as error:
             _answer(_Fault(error.problem))
             return
-        give_back()  # reading the file took more than what is left of it
+        give_back()  # reading the file took more memory than its tables keep
         _answer(_Encoded(ids=memoryview(b""), peak_bytes=_peak_bytes()))
         while (text := read_frame(sys.stdin.buffer)) is not None:
             _encode(reference, text)
 
 
-def _load_library(vocabulary: Vocabulary) -> None:
-    """Load the library before the limit is set: its code and first tables do not count."""
-    if vocabulary.kind == "json":
-        import tokenizers  # noqa: F401
-    else:
-        import tiktoken  # noqa: F401
-
-
 def _encode(reference: ReferenceEncoder, text: bytes) -> None:
-    _forget_peak()
+    with suppress(OSError):
+        Path("/proc/self/clear_refs").write_text("5")  # resets the peak
     try:
         ids = reference.encode(text)
     except MemoryError:
         raise
     except BaseException as cause:
-        if "memory allocation" in str(
-            cause
-        ):  # the regular expression engine reports this as an ordinary error
+        if "memory allocation" in str(cause):  # how the regular expression engine reports it
             raise MemoryError from cause
         _answer(_Fault(f"the reference encoder fails on a document: {cause}"))
         return
@@ -245,13 +237,8 @@ def _answer(answer: _Answer) -> None:
     write_frame(sys.stdout.buffer, msgspec.msgpack.encode(answer))
 
 
-def _forget_peak() -> None:
-    with suppress(OSError):
-        Path("/proc/self/clear_refs").write_text("5")
-
-
 def _peak_bytes() -> int:
-    """The high-water mark without mapped files; 0 where the system does not tell."""
+    """Peak memory without mapped files since it was reset; 0 where the system does not report it."""
     status = kib_fields(read_text(Path("/proc/self/status")) or "")
     return max(0, status.get("VmHWM", 0) - status.get("RssFile", 0))
 

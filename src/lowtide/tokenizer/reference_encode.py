@@ -1,11 +1,11 @@
-"""Byte-pair encoding as a lesson: what the fast encoder does, in dictionaries and lists.
+"""Byte-pair encoding in plain Python: what the fast encoder does, in dictionaries and lists.
 
     "low lower"  ->  "low", " lower"                   the pattern cuts words
     "lower"      ->  l o w e r                         a word begins as single bytes
                  ->  lo w e r -> low e r -> low er     the pair that was learnt first is merged first
                  ->  ids of "low" and "er"
 
-Slow (a word costs the square of its length) and trusted: tests hold every other encoder against it.
+It is slow (a word costs the square of its length) and trusted: tests compare every other encoder with it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Pair = tuple[bytes, bytes]
 
 
 def encode_plainly(text: str, pairs: BytePairs) -> list[int]:
-    """The ids of a text in which the names of special tokens are text like any other."""
+    """The ids of a text in which the names of special tokens are ordinary text."""
     ranks = {pair: rank for rank, pair in enumerate(pairs.merges)}
     return [
         pairs.tokens[token]
@@ -31,7 +31,7 @@ def encode_plainly(text: str, pairs: BytePairs) -> list[int]:
 
 
 def encode_with_special_tokens(text: str, pairs: BytePairs) -> list[int]:
-    """The ids of a text in which every special token, the longest one first, is cut out and has its own id."""
+    """The ids of a text in which every special token, the longest first, becomes its own id."""
     if not pairs.special_tokens:
         return encode_plainly(text, pairs)
     longest_first = sorted(pairs.special_tokens, key=len, reverse=True)

@@ -1,24 +1,24 @@
-"""The plain trainer that defines what is right: byte-pair encoding as a lesson tells it.
+"""The plain trainer, which defines the right merges.
 
-    count every pair of neighbours │ merge the one that is most common, everywhere │ count again, go on
+    count every pair of neighbours │ merge the one that is most common, everywhere │ repeat
 
-Slow (200 KB of text take some seconds) and small. The fast trainer must take the same steps for every table.
+It is slow (200 KB of text take some seconds) and small. The fast trainer must take the same steps.
 
 `tokenizers` keeps one queue entry and one set of words for each pair, never lowers the count of a pair by
 its own merge, and looks for a token of the same bytes before it makes one. None of this can be seen in
 its result, because **no token is made twice**. Let one place in the text become the token `s` in some
 step, and another place with the same bytes in a later one. Borders between tokens vanish and never come
 back, so both places had the borders around them from the start, and no merge ever reached across. Between
-them the same merges happened at the same time: runs of one token are paired from the left, and a border that
-stays always lies between two pairs. So the other place had become `s` in that same step, too. It follows:
+them the same merges happened at the same time: repeats of one token are paired from the left, and a border that
+stays always lies between two pairs. So the other place became `s` in that same step, too. It follows:
 
 - Each merge makes a new token, and all places of a pair come into being in one step, the one that
-  makes its younger half. No pair is merged twice.
+  makes the later of its halves. No pair is merged twice.
 - From then on the count of a pair only falls. Counts of the steps taken never rise.
 - No two pairs rank alike under either rule of ties, so the steps are determined.
 
 One case is left out: a special token spelled like a byte or a learnt token. `tokenizers` gives both one id;
-here special tokens are but ids that are taken.
+here special tokens only take up ids.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from typing import Literal, NamedTuple
 from lowtide.tokenizer.byte_pairs import bytes_in_order
 
 Ties = Literal["huggingface", "greatest"]
-"""Of the pairs with the highest count: the smallest ids, or the lexicographically greatest bytes."""
+"""Which of the pairs with the highest count is merged: smallest ids, or lexicographically greatest bytes."""
 Pair = tuple[int, int]
 
 
 class Step(NamedTuple):
-    """One merge: wherever `left` stood before `right`, `made` stands now."""
+    """One merge: every `left` before a `right` was replaced, with it, by `made`."""
 
     left: int
     right: int
     made: int
     count: int  # type: ignore[assignment]  # hides `tuple.count`, of which a step has no use
-    """How many neighbours the pair had been, over all words; of `aaa` both are counted, one is merged."""
+    """How often the pair occurred in all words; in `aaa` it counts twice and is merged once."""
 
 
 def train_reference(
@@ -82,7 +82,7 @@ def train_reference(
 
 
 def merge_pair(word: Sequence[int], pair: Pair, made: int) -> list[int]:
-    """The word with the pair replaced from left to right, so that a run of three is one pair and a rest.
+    """The word with the pair replaced from left to right: three equal tokens are one pair and a rest.
 
     >>> merge_pair([7, 7, 7, 8, 7, 7], (7, 7), 9)
     [9, 7, 8, 9]
@@ -132,4 +132,4 @@ class _Words:
         for pair in pairwise(self._words[number]):
             self.pair_counts[pair] -= self._times[number]
             if not self.pair_counts[pair]:
-                del self.pair_counts[pair]  # or every later step would look at it in vain
+                del self.pair_counts[pair]  # or every later step would look at it for nothing

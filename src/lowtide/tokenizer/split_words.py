@@ -1,34 +1,25 @@
-"""Cut text into words, the pieces that no merge crosses: the plain way, and what the native way needs.
+"""Cut text into words, the pieces that no merge crosses: the plain version, and tables for the fast one.
 
     split_words_reference("  it's 1234", "gpt2")    ->  [" ", " it", "'s", " 1234"]
     split_words_reference("  it's 1234", "o200k")   ->  [" ", " it's", " ", "123", "4"]
 
 `native/split_words.h` does the same hundreds of times as fast, with a table of all code points in place of
-an engine. The table is that of Unicode 16, which is what `tokenizers` 0.23 and `tiktoken` 0.14 know.
+a regular expression engine. The table is that of Unicode 16, as in `tokenizers` 0.23 and `tiktoken` 0.14.
 """
 
 from __future__ import annotations
 
 import importlib.resources
+from collections.abc import Iterator
 from functools import cache
 
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.tokenizer.patterns import O200K, PatternName
+from lowtide.tokenizer.patterns import PLAIN_PATTERNS, PatternName
 
 PATTERN_NUMBERS: dict[PatternName, int] = {"gpt2": 0, "cl100k": 1, "o200k": 2}
-"""What the native code calls them."""
-
-PLAIN_PATTERNS: dict[PatternName, str] = {
-    "gpt2": r"""'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+""",
-    "cl100k": (
-        r"""(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"""
-        r"""|\s*[\r\n]+|\s+(?!\S)|\s+"""
-    ),
-    "o200k": O200K,
-}
-"""As a tokenizer.json spells them: without `\\s++$`, blanks behind a text's last newline are a word apart."""
+"""The patterns' numbers in the C code."""
 
 CLASS_EXPRESSIONS: dict[int, str] = {
     1: r"\p{L}",
@@ -37,7 +28,7 @@ CLASS_EXPRESSIONS: dict[int, str] = {
     8: r"[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]",
     16: r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]",
 }
-"""What each bit of a code point's class says: all that the three patterns ask. The same as in split_words.h."""
+"""The meaning of each bit of a code point's class, as in split_words.h: all that the three patterns test."""
 
 CLASS_LETTERS: dict[str, int] = {
     ".": 0,
@@ -48,17 +39,17 @@ CLASS_LETTERS: dict[str, int] = {
     "C": 1 | 8 | 16,  # a letter without case, or a modifier
     "M": 8 | 16,  # mark
 }
-"""How the data file spells the seven classes that occur. A line is a code point and the class it begins."""
+"""The letters of the seven classes in the data file. A line of it is a code point and the class it begins."""
 
 CODE_POINTS = 0x110000
 
 _EXAMPLES = dict(zip(CLASS_LETTERS.values(), "☃\u00a0²Éé中\u0301", strict=True))
-"""A character of each class, in it since the first versions of Unicode."""
+"""A character of each class, which has belonged to it since the first versions of Unicode."""
 
 
 @cache
 def load_classes() -> npt.NDArray[np.uint8]:
-    """The class of every code point, read-only: 1.1 MB, made in a few milliseconds, kept."""
+    """The class of every code point, read-only: 1.1 MB, made once in a few milliseconds."""
     data = importlib.resources.files("lowtide.tokenizer") / "data" / "unicode16_classes.txt"
     words = [line.split() for line in data.read_text("ascii").splitlines() if line[:1] != "#"]
     begins = np.array([int(first, 16) for first, _ in words] + [CODE_POINTS])
@@ -69,19 +60,27 @@ def load_classes() -> npt.NDArray[np.uint8]:
 
 
 def split_words_reference(text: str, pattern: PatternName) -> list[str]:
-    """The words of a whole text, in order; joined they are the text. About 300 ns a character.
+    """The words of a whole text, in order; joined they are the text. About 300 ns a character."""
+    return list(find_words(text, PLAIN_PATTERNS[pattern]))
 
-    Every release of `regex` knows the letters of another Unicode version, so it is not asked about them:
-    borders are found in a text where an example of its class stands for each character.
+
+def find_words(text: str, expression: str) -> Iterator[str]:
+    """The words that a regular expression finds in a text.
+
+    Every release of `regex` has the letters of another Unicode version. So borders are found in a text in which
+    each character is replaced by an example of its class.
     """
-    import regex  # 27 ms, which nobody should pay for a name in this file
+    import regex  # 27 ms, which the importers of a constant should not pay
 
-    found = regex.finditer(PLAIN_PATTERNS[pattern], as_examples(text))
-    return [text[match.start() : match.end()] for match in found]
+    for match in regex.finditer(expression, as_examples(text)):
+        yield text[match.start() : match.end()]
 
 
 def as_examples(text: str) -> str:
-    """`"Ünï中!"` becomes `"Éné中!"`. Stays what it is: ASCII, and the long s, which is another case of s."""
+    """Replace each character by an example of its class: `"Ünï中!"` becomes `"Éné中!"`.
+
+    ASCII stays as it is, and so does the long s, which is another case of s.
+    """
     examples = np.zeros(max(_EXAMPLES) + 1, dtype="<u4")
     examples[list(_EXAMPLES)] = [ord(example) for example in _EXAMPLES.values()]
     points = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype="<u4")

@@ -1,9 +1,9 @@
-"""A long text in pieces that can be encoded each by itself, with the ids of the whole.
+"""Cut a long text into pieces that can be encoded one by one, with the ids of the whole text.
 
 A piece may end only where the pattern always ends a word, whatever comes before or after. The few rules here
-are enough for text with blanks or line ends, and work on `str`, for one caller who has no budget. What
-`lowtide tokenize` needs (bytes, long lines, minified code, Chinese without a break) is `source/safe_cuts.py`,
-a room that this one does not know.
+are enough for text with spaces or line ends, and work on `str`, for `Tokenizer`, which has no budget. What
+`lowtide tokenize` needs (bytes, long lines, minified code, Chinese without spaces) is in `source/safe_cuts.py`,
+a package that this one may not import.
 """
 
 from __future__ import annotations
@@ -14,17 +14,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from lowtide.tokenizer.patterns import PatternName
 
 PIECE_CHARACTERS = 64 * 1024
-"""So long is a piece, more or less: what is needed on the way to its ids stays in the processor's cache."""
+"""Approximate length of a piece: what its encoding needs stays in the processor's cache."""
 _TAIL_CHARACTERS = 4096
 
 _SOLID = r"[^\s\u180e\u200b\ufeff]"
-"""What no engine and no version of Unicode has called white space."""
+"""A character that is not white space in any engine or version of Unicode."""
 _BLANK_AHEAD = rf"(?<={_SOLID})(?=[ \t])"
-"""No word of any pattern goes on from a solid character into a blank."""
+"""In no pattern does a word continue from a solid character into a space or tab."""
 _LINE_END_AHEAD = rf"(?<={_SOLID})(?=[\r\n])"
-"""In gpt2 none goes on into a line end either. In the others "!\\n" is one word."""
+"""In gpt2 no word continues into a line end either. In the others "!\\n" is one word."""
 _LINE_BEHIND = rf"(?<=\n)(?=[^/])(?={_SOLID})"
-"""In those a word stops behind its line ends; o200k takes "!\\n/" as one, gpt2 parts "\\n\\na" apart."""
+"""In those a word ends behind its line ends. o200k takes "!\\n/" as one word, and gpt2 cuts "\\n\\na" apart."""
 _CUTS: dict[PatternName, re.Pattern[str]] = {
     "gpt2": re.compile(f"{_BLANK_AHEAD}|{_LINE_END_AHEAD}"),
     "cl100k": re.compile(f"{_BLANK_AHEAD}|{_LINE_BEHIND}"),
@@ -35,9 +35,9 @@ _CUTS: dict[PatternName, re.Pattern[str]] = {
 def cut_into_pieces(
     texts: Iterable[str], pattern: PatternName | None, unsplittable: Sequence[str]
 ) -> Iterator[str]:
-    """One text that comes in parts, in pieces of about `PIECE_CHARACTERS`. Together they are the text.
+    """Cut one text, which comes in parts, into pieces of about `PIECE_CHARACTERS`. Joined they are the text.
 
-    Holds two pieces, or the longest stretch without a cut: all of it, if the pattern is unknown.
+    Holds two pieces, or the longest stretch without a cut: the whole text, if the pattern is unknown.
     """
     held: list[str] = []
     length, enough = 0, PIECE_CHARACTERS
@@ -59,7 +59,7 @@ def cut_into_pieces(
 def last_cut(text: str, pattern: PatternName | None, unsplittable: Sequence[str]) -> int:
     """The last place at which a text can be cut without changing a token, or 0 where there is none.
 
-    No unsplittable string is cut, nor what may turn out to be one when the text goes on.
+    Neither an unsplittable string is cut nor what may become one when the text continues.
 
     >>> last_cut("It was a dark night", "gpt2", ())
     13

@@ -6,11 +6,12 @@
 
 Ids are those that `lowtide tokenize` gives with the same tokenizer, and those of tokenizers (of tiktoken, for
 rank files) on the same text. The first text waits until the encoder is made (0.1 s); after that a short one
-takes about 10 µs. An encoder occupies about 40 MiB, and some 128 MiB more with the words that it meets.
+takes about 10 µs. An encoder occupies about 40 MiB, and up to some 128 MiB more for the words that it has seen.
 """
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -24,17 +25,22 @@ from lowtide.memory.allocator import give_back
 from lowtide.memory.meter import private_bytes
 from lowtide.storage.paths import as_path
 from lowtide.storage.publish import storage_errors, write_atomically
+from lowtide.tokenizer.byte_pair_files import (
+    TRAINED_MANIFEST_NAME,
+    byte_pairs_of,
+    find_pair_files,
+    rank_file_name,
+    read_pair_files,
+    refuse_spelled_alike,
+    take_named_end,
+    tokenizer_files,
+    tokenizer_json,
+    why_not_byte_pairs,
+)
 from lowtide.tokenizer.byte_pairs import BytePairs
 from lowtide.tokenizer.encode import Encoder, EncodeSettings
 from lowtide.tokenizer.hugging_face import overlap
 from lowtide.tokenizer.patterns import PATTERNS, PatternName
-from lowtide.tokenizer.read_files import (
-    byte_pairs_of,
-    find_pair_files,
-    read_pair_files,
-    take_named_end,
-    why_not_byte_pairs,
-)
 from lowtide.tokenizer.reference import (
     Ids,
     ReferenceEncoder,
@@ -44,21 +50,16 @@ from lowtide.tokenizer.reference import (
 )
 from lowtide.tokenizer.text_pieces import cut_into_pieces
 from lowtide.tokenizer.vocabulary import Vocabulary, from_json, load_vocabulary, parse_ranks
-from lowtide.tokenizer.write_files import (
-    TRAINED_MANIFEST_NAME,
-    rank_file_name,
-    refuse_spelled_alike,
-    tokenizer_files,
-    tokenizer_json,
-)
 from lowtide.units import MIB
 
 _MARK = "\x00<|lowtide-text|>"
-"""Stands between the texts of a batch. A text that holds it goes through the reference."""
+"""Stands between the texts of a batch. A text that contains it goes through the reference."""
 _BATCH_CHARACTERS = 1 << 20
 _RENEW_AFTER_BYTES = 16 * MIB
 _GROWTH_BYTES = 128 * MIB
-"""An encoder is renewed when, after so much text, the process has grown by so much."""
+"""After every 16 MiB of text, an encoder is renewed if the process has grown by 128 MiB."""
+_CONTEXT_TOKENS = 8
+_UNKNOWN = "\N{REPLACEMENT CHARACTER}".encode()
 
 
 class Tokenizer:
@@ -107,7 +108,7 @@ class Tokenizer:
         with storage_errors(target):
             target.mkdir(parents=True, exist_ok=True)
             for stale in {rank_file_name(pattern) for pattern in PATTERNS} - files.keys():
-                (target / stale).unlink(missing_ok=True)  # of a tokenizer that was here before
+                (target / stale).unlink(missing_ok=True)  # from a tokenizer saved here before
         for name, content in files.items():
             write_atomically(target / name, content)
 
@@ -121,7 +122,7 @@ class Tokenizer:
         return ids
 
     def encode_to_numpy(self, text: str | bytes, *, special_in_text: SpecialInText = "text") -> Ids:
-        """The same ids as a uint32 array: 4 bytes a token, where a list takes 40."""
+        """The ids of a text as a uint32 array: 4 bytes a token, where a list takes 40."""
         found = bytearray()  # grows in place, where joining arrays would hold them twice
         for piece in self._cut([_as_text(text)], special_in_text):
             found += self._encode_piece(piece, special_in_text).tobytes()
@@ -147,16 +148,16 @@ class Tokenizer:
     ) -> Iterator[int]:
         """The ids of one long text that comes in pieces, such as an open file, one after the other.
 
-        They are those of `encode("".join(texts))`, wherever the pieces end; for texts that have nothing to do
-        with each other there is `encode_batch`. Holds about 64 KiB of text, or the longest stretch without
-        a blank or a newline. Where words are cut by an unknown pattern, the whole text is held.
+        They are those of `encode("".join(texts))`, wherever the pieces end; for separate texts use
+        `encode_batch`. Holds about 64 KiB of text, or the longest stretch without
+        a space or a newline. With an unknown pattern, the whole text is held.
         """
         for piece in self._cut(texts, special_in_text):
             yield from self._encode_piece(piece, special_in_text).tolist()
 
     def decode(self, ids: Iterable[int], *, errors: str = "replace") -> str:
-        """The text of ids (a list, an array, a tensor). A token may hold half a character: what is no
-        UTF-8 becomes `�`, or as `errors` says.
+        """The text of ids (a list, an array, a tensor). A token may be part of a character: bytes that are
+        not UTF-8 become `�`, or are handled as `errors` says.
         """
         return self.decode_bytes(ids).decode(errors=errors)
 
@@ -164,7 +165,12 @@ class Tokenizer:
         """The bytes of ids, special tokens by their names; an id that does not exist is a UsageError."""
         numbers: Iterable[int] = ids.tolist() if hasattr(ids, "tolist") else ids
         if self._reason is not None:
-            return self._decode_by_reference(list(numbers))
+            numbers = list(numbers)
+            for number in numbers:
+                if not 0 <= number < self.size:
+                    raise self._unknown_id(number)
+            with self._lock:
+                return self._engine("text").reference.decode(numbers)
         try:
             return b"".join(map(self._bytes_by_id.__getitem__, numbers))
         except KeyError as cause:
@@ -172,7 +178,7 @@ class Tokenizer:
 
     @property
     def name(self) -> str:
-        """What it was loaded as."""
+        """The name, file or folder that the tokenizer was loaded from."""
         return self._vocabulary.name
 
     @property
@@ -182,18 +188,18 @@ class Tokenizer:
 
     @property
     def pattern(self) -> PatternName | None:
-        """What cuts text into words, or None for a pattern of the tokenizer's own."""
+        """The pattern that cuts text into words, or None for one that lowtide does not know."""
         return self._vocabulary.pattern
 
     @property
     def special_tokens(self) -> dict[str, int]:
-        """Names and ids. They are found in a text only if `special_in_text` says so."""
+        """Names and ids of the special tokens. They are found in a text only if `special_in_text` says so."""
         return dict(self._vocabulary.special_tokens)
 
     @property
     def end_of_text(self) -> int | None:
-        """The id that ends a document, if there is one: of the `eos_token` that a tokenizer_config.json beside
-        the tokenizer.json names, else of the special token with a usual name, such as `<|endoftext|>`.
+        """The id that ends a document, if there is one: that of the `eos_token` in a tokenizer_config.json
+        beside the tokenizer.json, else of the special token with a usual name, such as `<|endoftext|>`.
         """
         return self._vocabulary.end_of_text
 
@@ -201,12 +207,12 @@ class Tokenizer:
     def vocabulary(self) -> dict[int, bytes]:
         """The bytes of every id, special tokens by their names, in the order of ids."""
         if self._reason is not None:
-            byte_pairs_of(self._vocabulary)  # says why not
+            byte_pairs_of(self._vocabulary)  # raises an error that says why not
         return dict(self._bytes_by_id)
 
     @property
     def merges(self) -> tuple[tuple[bytes, bytes], ...]:
-        """The merges by rank. From a .tiktoken file or a name they are found anew once: 1 s for gpt2."""
+        """The merges by rank. For a .tiktoken file or a name they are recovered once, in 1 s for gpt2."""
         return self.byte_pairs.merges
 
     @cached_property
@@ -226,10 +232,10 @@ class Tokenizer:
         )
 
     def __reduce__(self) -> tuple[type[Tokenizer], tuple[Vocabulary]]:
-        return type(self), (self._vocabulary,)  # encoders and locks are made anew
+        return type(self), (self._vocabulary,)  # encoders and locks are not copied
 
     def _checked(self) -> Tokenizer:
-        """Damage is found when a file is opened, not with the first text. Rank files have been read already."""
+        """Find damage when a file is opened, not with the first text. Rank files have been read already."""
         if self._reason is not None:
             refuse_what_is_not_given_back(self._vocabulary)
         elif self._vocabulary.kind == "json":
@@ -238,7 +244,7 @@ class Tokenizer:
 
     @cached_property
     def _reason(self) -> str | None:
-        """Why this is not a plain byte-level BPE, if it is none."""
+        """Why this is not a plain byte-level BPE; None if it is one."""
         return why_not_byte_pairs(self._vocabulary)
 
     @cached_property
@@ -251,13 +257,6 @@ class Tokenizer:
         named = {number: token.encode() for token, number in vocabulary.special_tokens.items()}
         ordinary = {number: token for token, number in tokens.items()}
         return dict(sorted({**ordinary, **named}.items()))
-
-    def _decode_by_reference(self, ids: list[int]) -> bytes:
-        for number in ids:
-            if not 0 <= number < self.size:
-                raise self._unknown_id(number)
-        with self._lock:
-            return self._engine("text").reference.decode(ids)
 
     def _unknown_id(self, number: object) -> UsageError:
         return UsageError(
@@ -300,8 +299,37 @@ class Tokenizer:
         return cut_into_pieces(texts, self.pattern, unsplittable)
 
 
+def decode_stream(tokenizer: Tokenizer, ids: Iterator[int]) -> Iterator[str]:
+    """Yield text as soon as its last byte is known: a character may be spread over several tokens.
+
+    An id that the tokenizer does not have, but a model may predict, becomes `�`.
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    seen: list[int] = []
+    for token in ids:
+        text = decoder.decode(_bytes_after(tokenizer, seen, token))
+        if text:
+            yield text
+    if rest := decoder.decode(b"", final=True):
+        yield rest
+
+
+def _bytes_after(tokenizer: Tokenizer, seen: list[int], token: int) -> bytes:
+    """The bytes that a token adds to those in `seen`, where it is appended and the last few are kept.
+
+    It is not decoded alone: in some tokenizers the first token of a text loses its leading space.
+    """
+    before = tokenizer.decode_bytes(seen)
+    try:
+        after = tokenizer.decode_bytes([*seen, token])
+    except UsageError:
+        return _UNKNOWN
+    seen[:] = [*seen[-_CONTEXT_TOKENS:], token]
+    return after[len(before) :]
+
+
 class _Engine:
-    """An encoder for one treatment of special tokens, renewed before its words take too much memory."""
+    """An encoder for one way to treat special tokens, renewed before its words take too much memory."""
 
     def __init__(self, vocabulary: Vocabulary, special_in_text: Literal["text", "token"]) -> None:
         self._settings = EncodeSettings(
@@ -348,7 +376,7 @@ class _Engine:
 
 
 def _batches(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Texts that are encoded in one call; a long one has a batch of its own."""
+    """Group texts to be encoded in one call; a long one has a batch of its own."""
     batch: list[str] = []
     length = 0
     for text in texts:
@@ -376,6 +404,6 @@ def _as_utf8(text: str) -> bytes:
         return text.encode()
     except UnicodeEncodeError as cause:
         raise DataError(
-            f"the text holds half a character, which no UTF-8 can spell: {cause}",
+            f"the text contains half of a surrogate pair, which UTF-8 cannot encode: {cause}",
             remedy='replace it, such as by text.encode(errors="replace")',
         ) from cause

@@ -1,4 +1,4 @@
-"""What a tokenizer is: its tokens, its pattern, its special tokens. Read from a name or a file.
+"""Load a tokenizer by name or from a file: its tokens, its pattern, its special tokens.
 
 gpt2                      shipped with lowtide
 cl100k_base, o200k_base   tiktoken's cache, or the network
@@ -70,7 +70,7 @@ _PUBLISHED = (
 NAMES = tuple(known.name for known in _PUBLISHED)
 _BLOBS = "https://openaipublic.blob.core.windows.net/encodings/"
 _LARGEST_FILE_BYTES = 256 * MIB
-"""The largest tokenizers in use are files of 30 MB; what is larger was named by mistake."""
+"""The largest tokenizers in use are files of 30 MB; a larger file was named by mistake."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +81,7 @@ class Vocabulary:
     kind: Literal["ranks", "json"]
     content: bytes
     pattern: PatternName | None
-    """None when the pre-tokenizer is one we have no safe cuts for: documents are then encoded whole."""
+    """None for a pre-tokenizer without known safe cuts: documents are then encoded whole."""
     size: int
     """One more than the largest id, special tokens included."""
     special_tokens: dict[str, int]
@@ -91,16 +91,16 @@ class Vocabulary:
     unknown: int | None = None
     """The id that stands for text without a token; None where every text has tokens."""
     why_reference: str | None = None
-    """Why only the reference is safe: a normalizer, a token that eats its neighbours, gaps in ranks."""
+    """Why only the reference encoder is safe, such as a normalizer; None where gigatoken is."""
 
     @property
     def plain(self) -> bool:
-        """False when only the reference is safe."""
+        """False when only the reference encoder is safe."""
         return self.why_reference is None
 
     @property
     def fingerprint(self) -> str:
-        """Equal for equal ids: of the file and, for rank files, of what the file does not carry."""
+        """A hash of the file and, for rank files, of what the file does not say. Equal for equal ids."""
         extra = repr((self.kind, self.pattern, sorted(self.special_tokens.items())))
         digest = xxhash.xxh3_128(self.content)
         digest.update(extra.encode())
@@ -108,7 +108,7 @@ class Vocabulary:
 
 
 def load_vocabulary(source: str) -> Vocabulary:
-    """Find a tokenizer by name, file or folder. Costs one read; no encoder is made yet."""
+    """Load a tokenizer by name, file or folder. Costs one read; no encoder is made yet."""
     if source in ("gpt2", "r50k_base"):
         data = importlib.resources.files("lowtide.tokenizer") / "data" / "r50k_base.tiktoken"
         return from_ranks(data.read_bytes(), name="gpt2")
@@ -121,7 +121,7 @@ def load_vocabulary(source: str) -> Vocabulary:
         inside = sorted(str(found.parent) for found in path.parent.glob("*/tokenizer.json"))
         choices = inside if Path(source).is_dir() and inside else NAMES
         raise UsageError(
-            f"no tokenizer is called {source!r}, and no file or folder with a tokenizer.json is there",
+            f"no tokenizer is called {source!r}, and it is not a file or a folder with a tokenizer.json",
             remedy=f"pass one of {', '.join(choices)}, a tokenizer.json, a folder with one, "
             "or a .tiktoken file",
         )
@@ -132,7 +132,7 @@ def load_vocabulary(source: str) -> Vocabulary:
 
 
 def name_end_of_text(vocabulary: Vocabulary, token: str) -> Vocabulary:
-    """The same vocabulary, in which this special token ends a document."""
+    """A copy of the vocabulary in which this special token ends a document."""
     if token not in vocabulary.special_tokens:
         raise UsageError(
             f"the tokenizer {vocabulary.name} has no special token {token!r}",
@@ -144,31 +144,45 @@ def name_end_of_text(vocabulary: Vocabulary, token: str) -> Vocabulary:
 
 
 def offer_end_of_text(vocabulary: Vocabulary) -> str:
-    """The flag with its first special token, and which others there are."""
+    """`--eot-token` with the vocabulary's first special token, and the names of others; for a remedy."""
     names = sorted(vocabulary.special_tokens, key=lambda name: vocabulary.special_tokens[name])
     others = f" (or one of {', '.join(names[:8])})" if len(names) > 1 else ""
     return f"`--eot-token {shlex.quote(names[0])}`{others}"
 
 
 def from_ranks(content: bytes, *, name: str) -> Vocabulary:
-    """A vocabulary out of a `.tiktoken` file: `base64(token) SPACE rank` on each line.
+    """Read a `.tiktoken` file: `base64(token) SPACE rank` on each line.
 
-    The file cannot name special tokens. Where ranks begin at 0, end-of-text gets the id behind the last,
-    as the published encodings have it. Where they begin later, special tokens hold the ids before
-    them and none is known here: better no end-of-text than one with the wrong id. Words are cut by
+    The file cannot name special tokens. Where ranks begin at 0, end-of-text gets the id after the last,
+    as in the published encodings. Where they begin later, special tokens hold the ids before
+    them, and their names are unknown: better no end-of-text than one with the wrong id. Words are cut by
     tiktoken's spelling of the pattern.
     """
     known = _published(content)
+    special_tokens: dict[str, int] = {}
+    why_reference = None
     if known is not None:  # its ranks are known to be whole: no need to read them now
-        size = max(known.special_tokens.values()) + 1
-        return _of_ranks(content, known.name, known.pattern, known.special_tokens, size)
-    pattern = _pattern_in_name(name)
-    ranks = parse_ranks(content, name=name).values()
-    size = max(ranks) + 1
-    if min(ranks) > 0:
-        why = f"its ranks begin at {min(ranks)}, and gigatoken wants them from 0"
-        return replace(_of_ranks(content, name, pattern, {}, size), why_reference=why)
-    return _of_ranks(content, name, pattern, {END_OF_TEXT: size}, size + 1)
+        name, pattern, special_tokens = known.name, known.pattern, dict(known.special_tokens)
+        size = max(special_tokens.values()) + 1
+    else:
+        pattern = _pattern_in_name(name)
+        ranks = parse_ranks(content, name=name).values()
+        size = max(ranks) + 1
+        if min(ranks) > 0:
+            why_reference = f"its ranks begin at {min(ranks)}, and gigatoken wants them from 0"
+        else:
+            special_tokens = {END_OF_TEXT: size}
+            size += 1
+    return Vocabulary(
+        name=name,
+        kind="ranks",
+        content=content,
+        pattern=pattern,
+        size=size,
+        special_tokens=special_tokens,
+        end_of_text=special_tokens.get(END_OF_TEXT),
+        why_reference=why_reference,
+    )
 
 
 def _published(content: bytes) -> _Published | None:
@@ -176,22 +190,8 @@ def _published(content: bytes) -> _Published | None:
     return next((known for known in _PUBLISHED if known.sha256 == digest), None)
 
 
-def _of_ranks(
-    content: bytes, name: str, pattern: PatternName, special_tokens: dict[str, int], size: int
-) -> Vocabulary:
-    return Vocabulary(
-        name=name,
-        kind="ranks",
-        content=content,
-        pattern=pattern,
-        size=size,
-        special_tokens=dict(special_tokens),
-        end_of_text=special_tokens.get(END_OF_TEXT),
-    )
-
-
 def _from_json_beside(path: Path, content: bytes) -> Vocabulary | None:
-    """The tokenizer.json in a rank file's folder, if both hold the same tokens: it knows the special ones."""
+    """The tokenizer.json in a rank file's folder, if both hold the same tokens: it names the special ones."""
     json_path = path.with_name("tokenizer.json")
     if not json_path.is_file() or _published(content) is not None:
         return None
@@ -206,19 +206,22 @@ def _from_json_beside(path: Path, content: bytes) -> Vocabulary | None:
 
 
 def from_json(content: bytes, *, name: str) -> Vocabulary:
-    """A vocabulary out of a tokenizer.json."""
-    facts = hugging_face.read_facts(content, name=name)
+    """Read a tokenizer.json. Anything that is not one, or whose ids cannot be relied on, is a UsageError."""
+    file = hugging_face.read_file(content, name=name)
+    hugging_face.refuse_unusable(file, name=name)
+    why_reference = hugging_face.why_reference(file, content)
+    is_fast = why_reference is None
     return Vocabulary(
         name=name or "tokenizer.json",
         kind="json",
         content=content,
-        pattern=facts.pattern,
-        size=facts.size,
-        special_tokens=dict(facts.special_tokens),
-        added_tokens=facts.added_tokens,
-        end_of_text=facts.end_of_text,
-        unknown=facts.unknown,
-        why_reference=facts.why_reference,
+        pattern=hugging_face.pattern_of(file) if is_fast else None,
+        size=file.size,
+        special_tokens=file.special_tokens,
+        added_tokens=tuple(token.content for token in file.added_tokens if not token.special),
+        end_of_text=hugging_face.find_end_of_text(file.special_tokens),
+        unknown=file.unknown,
+        why_reference=why_reference,
     )
 
 
@@ -249,7 +252,7 @@ def parse_ranks(content: bytes, *, name: str) -> dict[bytes, int]:
 
 
 def _pattern_in_name(name: str) -> PatternName:
-    """`mine.cl100k.tiktoken` says it; nothing else in a rank file does."""
+    """The pattern in a rank file's name, such as `mine.cl100k.tiktoken`: nothing inside the file says it."""
     patterns: tuple[tuple[str, PatternName], ...] = (
         ("o200k", "o200k"),
         ("cl100k", "cl100k"),

@@ -1,9 +1,9 @@
-"""Counted words on disk: sorted runs, written when a table is full and merged when the text is at its end.
+"""Counted words on disk: sorted files, called runs, written when a table is full and merged at the end.
 
     run     word, word, …     in the order of their bytes; each as length and count (varints) and its bytes
 
-Runs are whole or absent, and carry a digest. Merging maps them and holds one buffer: its memory does not
-depend on how many words there are.
+Runs are whole or absent, and have a digest. Merging maps them and holds one buffer: its memory does not
+depend on the number of words.
 """
 
 from __future__ import annotations
@@ -21,21 +21,20 @@ import numpy.typing as npt
 import xxhash
 
 from lowtide.errors import VerificationError
-from lowtide.native import load_native
-from lowtide.native.watch_maps import watch_map
-from lowtide.storage.names import FileName
-from lowtide.storage.publish import publish, storage_errors, sync_file
+from lowtide.native import load_native, watch_map
+from lowtide.storage.decode_json import FileName
+from lowtide.storage.fingerprint import digest_file
+from lowtide.storage.publish import partial_path, publish, storage_errors, sync_file
 from lowtide.units import MIB
 
 BUFFER_BYTES = 2 * MIB
 MOST_RUNS = 64
-"""More are merged into one before the next is written: each is a file that stays open while merging."""
-_HEADER_BYTES = 20
+"""Beyond this number, runs are merged into one before the next is written: merging keeps each one open."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunRecord:
-    """A run that stands in the work folder."""
+    """A run in the work folder, as progress records name it."""
 
     name: FileName
     size_bytes: int
@@ -44,7 +43,7 @@ class RunRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WordTotals:
-    """What the words of a corpus come to."""
+    """Totals over all words of a corpus."""
 
     distinct_words: int
     words: int
@@ -54,25 +53,38 @@ class WordTotals:
 
 
 class RunWriter:
-    """Writes one run beside its place; `finish` gives it its name."""
+    """Writes a run under a temporary name; `finish` gives it its own.
+
+    Used in a `with` statement, which removes the file if the block fails before `finish`.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self._partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+        self._partial = partial_path(path)
         self._digest = xxhash.xxh3_128()
         self._size_bytes = 0
         with storage_errors(path):
             self._file: BinaryIO = self._partial.open("wb")
 
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is None:
+            return
+        with suppress(OSError):  # a full disk refuses what is still buffered a second time
+            self._file.close()
+        self._partial.unlink(missing_ok=True)
+
     def write(self, data: memoryview) -> None:
-        """Append to the run."""
+        """Append data to the run."""
         with storage_errors(self._path):
             self._file.write(data)
         self._digest.update(data)
         self._size_bytes += len(data)
 
     def finish(self) -> RunRecord:
-        """Sync, name and describe the run."""
+        """Sync the run and give it its name; its record."""
         with storage_errors(self._path):
             self._file.flush()
             sync_file(self._file.fileno())
@@ -84,29 +96,12 @@ class RunWriter:
             digest=str(self._digest.hexdigest()),
         )
 
-    def abandon(self) -> None:
-        """Close and remove what was written."""
-        with suppress(OSError):  # a full disk refuses what is still buffered a second time
-            self._file.close()
-        self._partial.unlink(missing_ok=True)
-
-
-@contextmanager
-def new_run(path: Path) -> Iterator[RunWriter]:
-    """A writer whose file goes when the block fails before `finish`."""
-    writer = RunWriter(path)
-    try:
-        yield writer
-    except BaseException:
-        writer.abandon()
-        raise
-
 
 @contextmanager
 def map_run(folder: Path, record: RunRecord) -> Iterator[npt.NDArray[np.uint8]]:
-    """The bytes of a run, mapped and not read: they are the page cache's, not ours.
+    """Map the bytes of a run: they occupy page cache, not private memory.
 
-    If somebody cuts the file meanwhile, it reads as zeros, and leaving the block is a VerificationError.
+    If the file is cut meanwhile, it reads as zeros, and leaving the block raises a VerificationError.
     """
     path = folder / record.name
     with storage_errors(path, doing="read"):
@@ -114,7 +109,7 @@ def map_run(folder: Path, record: RunRecord) -> Iterator[npt.NDArray[np.uint8]]:
     with file:
 
         def check_size() -> None:
-            # A cut inside a page leaves zeros without a fault: only the size tells.
+            # A cut inside a page leaves zeros without a fault: only the size shows it.
             if os.fstat(file.fileno()).st_size != record.size_bytes:
                 raise _not_as_written(path)
 
@@ -129,16 +124,11 @@ def map_run(folder: Path, record: RunRecord) -> Iterator[npt.NDArray[np.uint8]]:
 
 
 def check_run(folder: Path, record: RunRecord) -> None:
-    """Refuse a run that is not what was written."""
+    """Raise VerificationError for a run whose size or digest is not that of its record."""
     path = folder / record.name
-    digest = xxhash.xxh3_128()
-    if path.exists() and path.stat().st_size == record.size_bytes:
-        with storage_errors(path, doing="read"), path.open("rb") as file:
-            while data := file.read(BUFFER_BYTES):
-                digest.update(data)
-        if digest.hexdigest() == record.digest:
-            return
-    raise _not_as_written(path)
+    has_size = path.exists() and path.stat().st_size == record.size_bytes
+    if not has_size or digest_file(path) != record.digest:
+        raise _not_as_written(path)
 
 
 def _not_as_written(path: Path) -> VerificationError:
@@ -155,13 +145,13 @@ def merge_runs(
     *,
     after_each: Callable[[], None] = lambda: None,
 ) -> tuple[RunRecord, WordTotals]:
-    """One run out of many, counts of equal words added up; and what they come to.
+    """Merge runs into one, adding up the counts of equal words; its record and totals.
 
     `after_each` is called after every 2 MiB written.
     """
     native = load_native()
-    with new_run(folder / name) as writer:
-        with ExitStack() as maps:  # left before the new run gets its name: that tells of a cut
+    with RunWriter(folder / name) as writer:
+        with ExitStack() as maps:  # its end checks for cut files, before the new run gets its name
             mapped = [maps.enter_context(map_run(folder, run)) for run in runs]
             addresses = np.array([data.ctypes.data for data in mapped], np.uint64)
             sizes = np.array([data.size for data in mapped], np.uint64)
@@ -182,7 +172,7 @@ def merge_runs(
             finally:
                 native.lt_runs_close(merger)
         record = writer.finish()
-    distinct, words, text_bytes, distinct_bytes, longest = (int(total) for total in totals)
+    distinct, words, text_bytes, distinct_bytes, longest = totals.tolist()
     return record, WordTotals(
         distinct_words=distinct,
         words=words,
@@ -206,7 +196,7 @@ def _merged(native: ctypes.CDLL, merger: int) -> Iterator[memoryview]:
 
 
 def encode_run(word_counts: Mapping[bytes, int]) -> bytes:
-    """The plain version of the format, for small tables.
+    """Encode small tables as a run; the plain version of the format.
 
     >>> encode_run({b"the": 300})
     b'\\x03\\xac\\x02the'
@@ -217,7 +207,7 @@ def encode_run(word_counts: Mapping[bytes, int]) -> bytes:
 
 
 def decode_run(data: bytes) -> dict[bytes, int]:
-    """The words of a small run."""
+    """Decode the words of a small run."""
     words, at = {}, 0
     while at < len(data):
         length, at = _take_varint(data, at)

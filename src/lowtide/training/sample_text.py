@@ -8,8 +8,7 @@ from pathlib import Path
 
 from lowtide.model.generate import generate
 from lowtide.model.gpt import GPT
-from lowtide.tokenizer.decode_stream import decode_stream
-from lowtide.tokenizer.tokenizer import Tokenizer
+from lowtide.tokenizer.tokenizer import Tokenizer, decode_stream
 
 _TOKENS = 60
 

@@ -13,8 +13,14 @@ from lowtide.guard.box import open_box
 from lowtide.guard.doctor.checks import Check, Examination, advice, ok, problem
 from lowtide.memory.cgroups import cgroup_limits, memory_cgroups
 from lowtide.memory.limits import machine_limit
-from lowtide.memory.other_systems import available_ram_bytes, installed_ram_bytes
-from lowtide.memory.proc_files import available_bytes, kib_fields, read_text, total_ram_bytes
+from lowtide.memory.proc_files import (
+    available_bytes,
+    available_ram_bytes,
+    installed_ram_bytes,
+    kib_fields,
+    read_text,
+    total_ram_bytes,
+)
 from lowtide.units import GIB, MIB, format_bytes
 
 LEAST_BYTES = 256 * MIB

@@ -15,8 +15,7 @@ from lowtide.guard.doctor import (
     check_system,
 )
 from lowtide.guard.doctor.checks import Check, Examination, Rule, gravest_first
-from lowtide.memory.other_systems import installed_ram_bytes
-from lowtide.memory.proc_files import total_ram_bytes
+from lowtide.memory.proc_files import installed_ram_bytes, total_ram_bytes
 from lowtide.storage.paths import as_path
 from lowtide.storage.publish import storage_errors
 

@@ -19,10 +19,8 @@ from lowtide.errors import UsageError
 from lowtide.pipeline.demo.stages import Key, Stage
 from lowtide.pipeline.folder import remove_killed_writes
 from lowtide.shards.layout import WORK_FOLDER
-from lowtide.storage.decode_json import decode_json
-from lowtide.storage.leftovers import remove_path
-from lowtide.storage.names import InnerPath
-from lowtide.storage.publish import storage_errors, write_atomically
+from lowtide.storage.decode_json import InnerPath, decode_json
+from lowtide.storage.publish import remove_path, storage_errors, write_atomically
 
 RECORD_NAME = "lowtide-demo.json"
 

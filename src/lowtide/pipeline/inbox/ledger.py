@@ -25,8 +25,7 @@ import xxhash
 from lowtide.errors import DataError, VerificationError
 from lowtide.journal import append_whole, cut_torn_line, read_journal
 from lowtide.pipeline.run_source import LEDGER_NAME
-from lowtide.storage.decode_json import convert_json
-from lowtide.storage.names import FileName
+from lowtide.storage.decode_json import FileName, convert_json
 from lowtide.storage.publish import storage_errors, sync_file, sync_folder
 
 FileStage: TypeAlias = Literal["taken", "ready", "done", "failed", "released"]

@@ -20,8 +20,7 @@ from lowtide.shards.layout import MANIFEST_NAME, WORK_FOLDER
 from lowtide.shards.manifest import DatasetManifest, read_manifest
 from lowtide.shards.verify import verify_dataset
 from lowtide.source.utf8 import is_encodable
-from lowtide.storage.leftovers import remove_path
-from lowtide.storage.publish import storage_errors
+from lowtide.storage.publish import remove_path, storage_errors
 from lowtide.training.loop import Surroundings
 from lowtide.units import format_bytes, printable
 

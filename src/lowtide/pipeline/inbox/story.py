@@ -39,9 +39,8 @@ from lowtide.pipeline.open_run import OpenRun, follow, open_run
 from lowtide.pipeline.run_source import OWN_NAMES
 from lowtide.pipeline.watch_run import ShouldStop
 from lowtide.shards.layout import WORK_FOLDER
-from lowtide.storage.leftovers import remove_path
 from lowtide.storage.paths import as_path
-from lowtide.storage.publish import storage_errors
+from lowtide.storage.publish import remove_path, storage_errors
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.training.checkpoint import find_checkpoints
 from lowtide.training.data_parallel import Ranks
