@@ -156,7 +156,7 @@ def test_examples_bring_a_flag_for_each_token_and_text_brings_none(tmp_path: Pat
         SplitWriter.start(tmp_path, NPY, "val") as of_text,
     ):
         for flags in (None, stream.learnt[:8]):  # type: ignore[index]
-            with pytest.raises(AssertionError, match="flag per token|loss mask"):
+            with pytest.raises(AssertionError, match=r"flag per token|loss mask"):
                 of_examples.append(stream.ids, stream.ends, flags)
         with pytest.raises(AssertionError, match="text has none"):
             of_text.append(stream.ids, stream.ends, stream.learnt)
