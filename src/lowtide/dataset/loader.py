@@ -16,6 +16,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
@@ -103,7 +104,15 @@ class Loader:
     def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
         """Continue where the last iteration stopped."""
         self.close()
-        reading = self._reading = _Reading(self._plan(), self._prefetch)
+        plan = _Plan(
+            stream=self._stream,
+            share=self._share,
+            start=self._position,
+            stop=self._stop,
+            arrays=self._arrays,
+            gpu=self._gpu,
+        )
+        reading = self._reading = _Reading(plan, self._prefetch)
         try:
             while self._reading is reading:
                 ready = reading.next()
@@ -143,16 +152,6 @@ class Loader:
         if self._reading is not None:
             self._reading.end()
             self._reading = None
-
-    def _plan(self) -> _Plan:
-        return _Plan(
-            stream=self._stream,
-            share=self._share,
-            start=self._position,
-            stop=self._stop,
-            arrays=self._arrays,
-            gpu=self._gpu,
-        )
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor if self._device is None else tensor.to(self._device, non_blocking=True)
@@ -200,13 +199,9 @@ class _Plan:
         return [torch.from_numpy(one) for one in arrays]
 
 
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    error: BaseException
-
-
 _Batch: TypeAlias = tuple[int, list[torch.Tensor]]
-_Ready: TypeAlias = queue.Queue[_Batch | _Failed | None]
+_Ready: TypeAlias = queue.Queue[_Batch | BaseException | None]
+"""Batches; then None at the end, or the error that ended the thread."""
 
 
 class _Reading:
@@ -231,15 +226,17 @@ class _Reading:
     def next(self) -> _Batch | None:
         """The next batch; None at the end. An error of the thread is raised here."""
         ready = self._ready.get()
-        if isinstance(ready, _Failed):
-            raise ready.error
+        if isinstance(ready, BaseException):
+            raise ready
         return ready
 
     def end(self) -> None:
         """End the thread and wait for it: afterwards the caller may remove the files."""
         self.ask_to_end()
         self._thread.join()
-        _drain(self._ready)
+        with suppress(queue.Empty):
+            while True:
+                self._ready.get_nowait()
         self._ready.put(None)  # for an iteration that waits for the next batch
 
 
@@ -265,12 +262,12 @@ def _read(plan: _Plan, ready: _Ready, stopped: threading.Event) -> None:
                 return
         _put(ready, None, stopped)
     except BaseException as error:  # noqa: BLE001 - raised again in the thread that asked
-        _put(ready, _Failed(error), stopped)
+        _put(ready, error, stopped)
     finally:
         _running.pop(threading.current_thread(), None)
 
 
-def _put(ready: _Ready, item: _Batch | _Failed | None, stopped: threading.Event) -> bool:
+def _put(ready: _Ready, item: _Batch | BaseException | None, stopped: threading.Event) -> bool:
     """Wait for space in the queue; False if reading was stopped first."""
     while not stopped.is_set():
         try:
@@ -279,14 +276,6 @@ def _put(ready: _Ready, item: _Batch | _Failed | None, stopped: threading.Event)
             continue
         return True
     return False
-
-
-def _drain(ready: _Ready) -> None:
-    while True:
-        try:
-            ready.get_nowait()
-        except queue.Empty:
-            return
 
 
 def _usable(device: str | torch.device) -> torch.device:

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from lowtide.dataset.order import Numbers
 from lowtide.dataset.windows import Rows
@@ -103,18 +102,18 @@ class DocumentWindows:
         blocks = np.searchsorted(self._first_windows, numbers, side="right") - 1
         inside = numbers - self._first_windows[blocks]
         found = [
-            self._window(self._block(block), number)
+            _pieces_of(self._block(block), number, self.context)
             for block, number in zip(blocks.tolist(), inside.tolist(), strict=True)
         ]
-        filled = np.array([int(one.counts.sum()) for one in found], dtype=np.int64)
-        row_numbers = np.repeat(np.arange(len(found)), [len(one.counts) for one in found])
-        columns = np.concatenate([np.cumsum(one.counts) - one.counts for one in found])
-        starts = np.concatenate([one.starts for one in found])
-        counts = np.concatenate([one.counts for one in found])
-        whole = np.concatenate([one.whole for one in found])
+        row_numbers = np.repeat(np.arange(len(found)), [len(one) for one in found])
+        starts, stops, document_ends = np.concatenate(found).T
+        counts = stops - starts
+        whole = stops == document_ends
+        filled = np.bincount(row_numbers, weights=counts).astype(np.int64)
+        columns = np.cumsum(counts) - counts - (np.cumsum(filled) - filled)[row_numbers]
         last = row_numbers * self.context + columns + counts - 1
         # The split's border may cut a document: its piece does not end where the document does.
-        cut = whole & (starts + counts == self._stop) & self._cuts_document
+        cut = whole & (stops == self._stop) & self._cuts_document
         return Rows(
             # A window that ends inside its document reads on: the next token is its last target.
             pieces=Pieces(
@@ -126,25 +125,6 @@ class DocumentWindows:
             filled=filled,
             silent=last[cut],
             closing=last[whole & ~cut],
-        )
-
-    def _window(self, block: _Block, number: int) -> _Window:
-        full = int(block.full_after[-1])
-        if number < full:
-            document = int(np.searchsorted(block.full_after, number, side="right"))
-            before = int(block.full_after[document - 1]) if document else 0
-            start = int(block.edges[document]) + (number - before) * self.context
-            return _Window(
-                starts=np.array([start], dtype=np.int64),
-                counts=np.array([self.context], dtype=np.int64),
-                whole=np.array([start + self.context == int(block.edges[document + 1])]),
-            )
-        members = np.sort(block.packed[block.rows == number - full])
-        counts = block.rests[members]
-        return _Window(
-            starts=block.edges[members + 1] - counts,
-            counts=counts,
-            whole=np.ones(len(members), dtype=np.bool_),
         )
 
     def _count_windows(self) -> Numbers:
@@ -206,14 +186,17 @@ class DocumentRun:
         return self.windows.rows(self.numbers[start:stop])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Window:
-    """The pieces of documents in one window."""
-
-    starts: Numbers
-    counts: Numbers
-    whole: npt.NDArray[np.bool_]
-    """Whether a piece ends where its document does."""
+def _pieces_of(block: _Block, number: int, context: int) -> Numbers:
+    """The pieces in one window of a block, one row each: start, stop, and the end of its document."""
+    full = int(block.full_after[-1])
+    if number < full:
+        document = int(np.searchsorted(block.full_after, number, side="right"))
+        before = int(block.full_after[document - 1]) if document else 0
+        start = int(block.edges[document]) + (number - before) * context
+        return np.array([[start, start + context, block.edges[document + 1]]], dtype=np.int64)
+    members = np.sort(block.packed[block.rows == number - full])
+    ends = block.edges[members + 1]
+    return np.stack([ends - block.rests[members], ends, ends], axis=1)
 
 
 class PlainPacker:

@@ -85,7 +85,12 @@ def export_dataset(
     expect it. Loss masks are copied too; a dataset with them keeps its end-of-text in place. An
     unfinished export of the same dataset is resumed, a finished one is left as it is.
     """
-    tokenizer = _needed_tokenizer(dataset)
+    tokenizer = dataset.tokenizer
+    if tokenizer is None:
+        raise UsageError(
+            f"nothing says which tokenizer made {dataset.path}",
+            remedy="name it with `--tokenizer`",
+        )
     layout = ShardLayout(
         format=to, vocabulary_size=tokenizer.vocabulary_size, shard_tokens=shard_tokens
     )
@@ -103,15 +108,6 @@ def export_dataset(
 
 
 # Before the copy
-
-
-def _needed_tokenizer(dataset: Dataset) -> TokenizerRecord:
-    if dataset.tokenizer is None:
-        raise UsageError(
-            f"nothing says which tokenizer made {dataset.path}",
-            remedy="name it with `--tokenizer`",
-        )
-    return dataset.tokenizer
 
 
 def _placement(dataset: Dataset, to: Format, wanted: Placement | None) -> Placement:
@@ -235,7 +231,13 @@ def _copy_splits(
     records: dict[Split, SplitRecord] = {}
     for found, split in dataset.splits.items():
         name, mask = cast(Split, found), split.loss_mask
-        with _open_writer(out, state, name, learnt=mask is not None) as writer:
+        layout, at = state.job.layout, state.marks.get(name)
+        writer = (
+            SplitWriter.resume(out, layout, at)
+            if at
+            else SplitWriter.start(out, layout, name, learnt=mask is not None)
+        )
+        with writer:
             progress.add(writer.tokens)
             pieces = _pieces_left(dataset, split, state.job, writer)
             state = _checkpoint(out, state, writer)
@@ -251,13 +253,6 @@ def _copy_splits(
             shards, index = writer.seal()
         records[name] = SplitRecord(shards=tuple(shards), index=index, learnt=writer.learnt)
     return records
-
-
-def _open_writer(out: Path, state: _State, split: Split, *, learnt: bool) -> SplitWriter:
-    mark = state.marks.get(split)
-    if mark is None:
-        return SplitWriter.start(out, state.job.layout, split, learnt=learnt)
-    return SplitWriter.resume(out, state.job.layout, mark)
 
 
 def _checkpoint(out: Path, state: _State, writer: SplitWriter) -> _State:
@@ -287,7 +282,12 @@ def _pieces_left(
     if dataset.eot == job.eot or end_of_text is None or not split.tokens:
         stream = split.stream(writer.tokens)
     else:
-        _check_movable(split, dataset.eot, end_of_text)
+        at = split.tokens - 1 if dataset.eot == "end" else 0
+        if int(split.read(at, at + 1)[0]) != end_of_text:
+            raise VerificationError(
+                f"end-of-text does not stand at the {dataset.eot} of split {split.name}",
+                remedy=f"keep it where it is with `--eot {dataset.eot}`",
+            )
         move = _eot_in_front if job.eot == "start" else _eot_behind
         stream = move(split, writer.tokens, end_of_text)
     if split.documents is None:
@@ -296,26 +296,17 @@ def _pieces_left(
 
 
 def _eot_in_front(split: TokenSplit, start: int, end_of_text: int) -> Iterator[TokenArray]:
-    """Documents `a b E | c E` as `E a b | E c`: the stream one place later, from `start` on."""
+    """Turn documents `a b E | c E` into `E a b | E c`: the stream one place later, from `start` on."""
     if start == 0:
         yield np.array([end_of_text], dtype="<u4")
     yield from split.stream(max(0, start - 1), split.tokens - 1)
 
 
 def _eot_behind(split: TokenSplit, start: int, end_of_text: int) -> Iterator[TokenArray]:
-    """Documents `E a b | E c` as `a b E | c E`: the stream one place earlier."""
+    """Turn documents `E a b | E c` into `a b E | c E`: the stream one place earlier."""
     if start < split.tokens:
         yield from split.stream(start + 1)
         yield np.array([end_of_text], dtype="<u4")
-
-
-def _check_movable(split: TokenSplit, eot: Placement, end_of_text: int) -> None:
-    at = split.tokens - 1 if eot == "end" else 0
-    if int(split.read(at, at + 1)[0]) != end_of_text:
-        raise VerificationError(
-            f"end-of-text does not stand at the {eot} of split {split.name}",
-            remedy=f"keep it where it is with `--eot {eot}`",
-        )
 
 
 def _with_ends(

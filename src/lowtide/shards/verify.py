@@ -158,19 +158,13 @@ def _plan_problems(manifest: DatasetManifest, split: Split, record: SplitRecord)
         last = number == len(record.shards) - 1
         if shard_number(manifest.layout, split, shard.name) != number:
             yield f"{MANIFEST_NAME}: shard {number} of {split} is called {shard.name}"
-        if not _fills(shard.tokens, manifest.layout.file_tokens, last=last):
+        full = manifest.layout.file_tokens or shard.tokens
+        if not 1 <= shard.tokens <= full or (shard.tokens < full and not last):
             yield f"{MANIFEST_NAME}: {shard.name} cannot hold {shard.tokens} tokens"
     if record.index and record.index.name != documents_name(split):
         yield f"{MANIFEST_NAME}: the document index of {split} is called {record.index.name}"
     if record.shards and not record.index and companion_name(manifest.layout, split):
         yield f"{MANIFEST_NAME}: {split} has no document index"
-
-
-def _fills(tokens: int, full: int | None, *, last: bool) -> bool:
-    """Every shard but the last is full, and none is empty."""
-    if full is None or last:
-        return 1 <= tokens <= (full or tokens)
-    return tokens == full
 
 
 def _shard_problems(
