@@ -79,7 +79,7 @@ class Targets:
 
 
 def choose_targets(found: FoundTokens, settings: Settings) -> Targets:
-    """Where end-of-text stands in front of documents, a document's last token still learns that it ends.
+    """The targets of a dataset: with end-of-text in front of documents, it is still the last token's target.
 
     For an example, the loss mask decides that.
     """

@@ -86,7 +86,7 @@ def _percent(share: float) -> str:
 
 
 def describe(dataset: TokenDataset) -> LoaderFacts:
-    """Figures from the files and one look at this process; about a millisecond."""
+    """Figures from the files and one measurement of this process; about a millisecond."""
     use = measure_tree()
     token_bytes = dataset.files[0].dtype.itemsize
     settings = dataset.settings

@@ -221,7 +221,7 @@ def _named_split(dataset: Dataset, name: str) -> TokenSplit:
     )
     if others == ["train"] and name == "val":
         remedy = (
-            "pass `val_fraction=0.1` here and for train, which holds out the last tenth; or tokenize again "
+            "pass `val_fraction=0.1` here and for train, which takes the last tenth; or tokenize again "
             "with a larger `--val`"
         )
     raise UsageError(
@@ -233,7 +233,8 @@ def _named_split(dataset: Dataset, name: str) -> TokenSplit:
 def _only_split(dataset: Dataset, split: str, val_fraction: float) -> TokenSplit:
     if not 0 < val_fraction < 1:
         raise UsageError(
-            f"a share of {val_fraction} cannot be held out", remedy="pass `val_fraction=0.1`"
+            f"`val_fraction` is {val_fraction}, not between 0 and 1",
+            remedy="pass `val_fraction=0.1`",
         )
     if split not in ("train", "val"):
         raise UsageError(

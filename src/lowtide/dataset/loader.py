@@ -308,5 +308,5 @@ def _check_same(stored: dict[str, object], now: dict[str, str | int | float | No
     if different:
         raise UsageError(
             f"this state belongs to other batches: {'; '.join(different)}",
-            remedy="open the dataset as it was, or start training anew without the state",
+            remedy="open the dataset as it was, or start again without the state",
         )

@@ -45,7 +45,7 @@ class Settings:
             )
         if self.val_fraction is not None and not isinstance(self.val_fraction, int | float):
             raise UsageError(
-                f"a share of {self.val_fraction!r} cannot be held out",
+                f"`val_fraction` is {self.val_fraction!r}, which is not a number",
                 remedy="pass `val_fraction=0.1`",
             )
         if self.windows not in ("contiguous", "document"):

@@ -1,4 +1,4 @@
-"""TokenDataset: tokens on disk as batches, exact and in the same order for everyone.
+"""TokenDataset: tokens on disk as batches, exact and in the same order on every machine.
 
 train = TokenDataset("tokens", context=1024)
 x, y = train.batch(0, 32)                   # numpy, int64, (32, 1024)
@@ -260,7 +260,8 @@ class TokenDataset:
     def _window_count_of(self, epochs: float) -> int:
         if not 0 < epochs < float("inf"):
             raise UsageError(
-                f"{epochs} epochs cannot be run", remedy="pass a number above 0, or none for no end"
+                f"`epochs` is {epochs}, not a number above 0",
+                remedy="pass `epochs=1`, or None for no end",
             )
         return max(1, round(epochs * self.window_count))
 

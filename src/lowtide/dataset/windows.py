@@ -63,7 +63,7 @@ class Windows(Protocol):
         """Tokens in these windows."""
 
     def look_up(self, epochs: Numbers, numbers: Numbers) -> WindowRun:
-        """Look up thousands of windows at once, to do once what is the same for all."""
+        """Look up thousands of windows at once: their common arithmetic is done in one go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

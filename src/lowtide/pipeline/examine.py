@@ -80,7 +80,7 @@ def _find_vocabulary(dataset: Dataset, tokenizer: str | None) -> tuple[Vocabular
     try:
         vocabulary = load_vocabulary(source)
     except UsageError as error:
-        return None, f"the tokenizer is not at hand: {error.problem}"
+        return None, f"the tokenizer is not available: {error.problem}"
     known = dataset.manifest.tokenizer.fingerprint if dataset.manifest else None
     if known not in (None, vocabulary.fingerprint):
         return None, f"the tokenizer {source} is not the one that made these tokens"

@@ -136,7 +136,7 @@ def sample_documents(
 ) -> list[Sample]:
     """The beginnings of `count` documents, spread evenly over the largest split.
 
-    Of each, as much as people read; of examples more, because their targets stand at the end.
+    Each is cut to a readable length; examples are cut later, because their targets come last.
     """
     split = max(dataset.splits.values(), key=lambda one: one.tokens)
     documents = split.document_count

@@ -101,7 +101,7 @@ class ScannedDocuments:
 
     @property
     def count(self) -> int:
-        """One pass over the tokens at the first call."""
+        """Number of documents; the first call costs one pass over the tokens."""
         counts = self._cumulative()
         return int(counts[-1]) if len(counts) else 0
 
@@ -116,14 +116,14 @@ class ScannedDocuments:
                 yield found[skipped:]
 
     def end(self, number: int) -> int:
-        """Scans two million tokens, once the counts are known."""
+        """Scan two million tokens, once the counts are known."""
         counts = self._cumulative()
         block = int(np.searchsorted(counts, number, side="right"))
         before = int(counts[block - 1]) if block else 0
         return int(self._scan(block * _SCAN_TOKENS)[number - before])
 
     def between(self, first: int, stop: int) -> EndArray:
-        """One scan per end. Who needs many writes an index first (`dataset.find_tokens.stored_documents`)."""
+        """One scan per end: for many, write an index first (`dataset.find_tokens.stored_documents`)."""
         return np.array([self.end(number) for number in range(first, stop)], dtype=np.int64)
 
     def _cumulative(self) -> EndArray:

@@ -53,7 +53,7 @@ _HABIT: dict[Format, Placement] = {"nanogpt": "end", "llmc": "start", "megatron"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """What is being exported; two calls with equal jobs are the same work."""
+    """What is being exported; an export resumes only one of an equal job."""
 
     layout: ShardLayout
     eot: Placement
@@ -151,7 +151,7 @@ def _check_source(dataset: Dataset) -> None:
 
 
 def _fingerprints(dataset: Dataset) -> tuple[InputRecord, ...]:
-    """The source's files: they identify the job, and stand in the manifest of what a peer made."""
+    """Records of the source's files: they identify the job, and are the inputs of a peer's dataset."""
     paths = [file.path for file in dataset.files]
     paths += [split.loss_mask.path for split in dataset.splits.values() if split.loss_mask]
     return tuple(
@@ -200,7 +200,7 @@ def _claim(out: Path, job: _Job) -> _State:
 
 
 def _is_free(out: Path) -> bool:
-    """Empty, or killed before the first byte of progress was stored."""
+    """Whether the folder is empty, or its export was killed before any progress was stored."""
     with storage_errors(out):
         entries = list(out.iterdir())
         if entries == [out / WORK_FOLDER]:
@@ -268,7 +268,7 @@ def _pieces_left(
 ) -> Iterator[tuple[TokenArray, EndArray]]:
     """What the writer does not hold yet, in pieces of at most 8 MiB with the document ends in each.
 
-    End-of-text stands where the job wants it:
+    End-of-text is moved to where the job wants it:
 
         a b E | c E      behind each document, as nanoGPT has it
         E a b | E c      in front, as llm.c has it: the same stream, one place later
@@ -353,7 +353,7 @@ def _manifest(
 
 
 def _clear_work(out: Path) -> None:
-    """Remove the work folder; the manifest stands."""
+    """Remove the work folder, once the manifest is written."""
     work = out / WORK_FOLDER
     remove_leftovers(out)
     if work.is_dir():

@@ -36,7 +36,7 @@ FORMATS: tuple[Format, ...] = ("npy", "nanogpt", "llmc", "megatron")
 SPLITS: tuple[Split, ...] = ("train", "val")
 MANIFEST_NAME = "lowtide.json"
 WORK_FOLDER = ".lowtide"
-"""Partial files and progress live here, inside the output folder, until the manifest stands."""
+"""Folder for partial files and progress inside the output folder, until the manifest is written."""
 
 NPY_HEADER_BYTES = 128
 LLMC_HEADER_BYTES = 1024
@@ -161,7 +161,7 @@ def npy_header(dtype_text: str, count: int) -> bytes:
 
 
 def llmc_header(token_bytes: int, tokens: int) -> bytes:
-    """256 int32: magic, version, count, zeros. Another magic tells uint32 from uint16."""
+    """256 int32: magic, version, count, zeros. The magic distinguishes uint32 from uint16."""
     magic, version = LLMC_NARROW if token_bytes == 2 else LLMC_WIDE
     return struct.pack("<3i", magic, version, tokens).ljust(LLMC_HEADER_BYTES, b"\0")
 

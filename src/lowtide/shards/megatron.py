@@ -192,7 +192,7 @@ class MegatronIndex:
 
 
 def open_index(bin_path: Path, bin_bytes: int) -> MegatronIndex:
-    """The index beside a `.bin` of so many bytes; VerificationError unless its counts fit both files."""
+    """The index beside a `.bin` of this size; VerificationError unless its counts fit both files."""
     path = bin_path.with_suffix(".idx")
     with reading(path):
         found_bytes = path.stat().st_size

@@ -120,7 +120,7 @@ class PartialFile:
         self.close()
 
     def close(self) -> None:
-        """Close the file as it stands. Buffered bytes are lost, as in a crash."""
+        """Close the file unfinished. Buffered bytes are lost, as in a crash."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             with storage_errors(self.path):
@@ -196,9 +196,9 @@ def payload_problems(
     holds: str,
     look: Callable[[memoryview], None] | None = None,
 ) -> Iterator[str]:
-    """What is wrong with a file that should be `header` and a payload of this digest; one pass.
+    """Problems of a file that should consist of `header` and a payload with this digest; one pass.
 
-    `holds` says what the payload is, for the sentences; `look` is given every piece of it. A file of
+    `holds` names the contents in the sentences; `look` is called with every piece of the payload. A file of
     another size raises VerificationError.
     """
     check_size(path, len(header) + payload_bytes)

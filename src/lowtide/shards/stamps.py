@@ -91,7 +91,7 @@ class NativeStamps:
         self._stamps = np.array(numbers, dtype=np.uint64)
 
     def first_changed(self, numbers: Sequence[int]) -> int:
-        """Give the same as `StampedFiles.first_changed`."""
+        """Place among `numbers` of the first changed file; equals `StampedFiles.first_changed`."""
         chosen = np.array(numbers, dtype=np.int64)
         addresses = (chosen.ctypes.data, self._places.ctypes.data, self._stamps.ctypes.data)
         return int(self._native.lt_first_changed(len(chosen), *addresses))

@@ -52,7 +52,7 @@ class Copier(Protocol):
     def widen(self, pieces: Pieces, x: EndArray, y: EndArray) -> int | None:
         """Fill `x` with pieces of its width, `y` with the token after each; the largest id of all.
 
-        None, with nothing done, where a copier has no fast way: `copy` the pieces instead.
+        A copier without a fast way does nothing and returns None: `copy` the pieces instead.
         """
 
     def fetch(self, pieces: Pieces) -> None:

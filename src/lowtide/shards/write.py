@@ -156,7 +156,7 @@ class SplitWriter:
     def start(
         cls, folder: Path, layout: ShardLayout, split: Split, *, learnt: bool = False
     ) -> Self:
-        """Begin a split in a folder that has none of it; `learnt` gives it a loss mask.
+        """Begin a split in a folder without files of it; `learnt` gives it a loss mask.
 
         Store a first mark before appending: without it, a crash inside `seal` leaves files that nobody
         may clear away.
@@ -264,7 +264,7 @@ class SplitWriter:
     def seal(self) -> tuple[list[ShardRecord], DocumentIndexRecord | None]:
         """Close and publish everything; a split without tokens leaves no file.
 
-        The index is None when no document end was ever given; the loss mask is in `learnt` then.
+        The index is None when no document end was ever given. The record of the loss mask is in `learnt`.
         """
         assert self._sound, "an earlier call failed: resume from the last mark"
         self._sound = False
@@ -277,7 +277,7 @@ class SplitWriter:
         return list(self._finished), index
 
     def close(self) -> None:
-        """Close the partial files as they stand. After `seal` there are none."""
+        """Close the partial files unfinished. After `seal` there are none."""
         self._sound = False
         for file in self._open_files():
             file.close()
