@@ -20,7 +20,7 @@ LAST_POSITION = 1 << 61
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that decides a dataset's batches: equal settings give equal batches."""
+    """The arguments of a `TokenDataset`, which decide its batches: equal settings give equal batches."""
 
     path: str
     split: str

@@ -14,7 +14,7 @@ import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal, overload
@@ -381,17 +381,7 @@ def _remove(path: Path, owner: int) -> None:
 
 
 def _open_again(settings: Settings, file_times: list[tuple[int, int]]) -> TokenDataset:
-    opened = TokenDataset(
-        settings.path,
-        settings.split,
-        settings.context,
-        settings.seed,
-        windows=settings.windows,
-        order=settings.order,
-        val_fraction=settings.val_fraction,
-        tokenizer=settings.tokenizer,
-        ignore_index=settings.ignore_index,
-    )
+    opened = TokenDataset(**asdict(settings))
     now_times = opened._copier.file_times()
     for file, before, now in zip(opened.files, file_times, now_times, strict=True):
         if before != now:
