@@ -206,7 +206,7 @@ def _read_for(dataset: TokenDataset, batch_size: int, seconds: float) -> tuple[i
 
 
 def _follow_order(dataset: TokenDataset, seconds: float) -> tuple[int, int, int]:
-    """Windows followed, different windows among them, and their tokens. Holds one bit a window."""
+    """Windows followed, different windows among them, and their tokens. Holds one bit per window."""
     count = dataset.window_count
     met = np.zeros(-(-count // 8), dtype=np.uint8)
     stop_at = time.perf_counter() + seconds

@@ -282,7 +282,7 @@ def _usable(device: str | torch.device) -> torch.device:
     try:
         found = torch.device(device)
         torch.empty(0, device=found)
-    except (RuntimeError, AssertionError) as cause:  # torch's words for a GPU that is not there
+    except (RuntimeError, AssertionError) as cause:  # what torch raises for a missing GPU
         raise UsageError(
             f"torch cannot use the device {str(device)!r}: {str(cause).splitlines()[0]}",
             remedy="pass `device='cpu'`, or leave it out",

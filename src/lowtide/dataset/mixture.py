@@ -125,7 +125,7 @@ class Mixture:
         """The source of each position from `first` on, and the first position in each source."""
         chosen = np.full(count, len(self._parts) - 1, dtype=np.int64)
         starts: list[int] = []
-        left = np.arange(count + 1, dtype=np.int64)  # of the positions so far, not yet given away
+        left = np.arange(count + 1, dtype=np.int64)  # positions so far that no source has taken
         at, whole = first, sum(self._parts)
         for number, part in enumerate(self._parts):
             taken, rest = divmod(at * part, whole)  # Python's numbers: they never overflow
@@ -182,11 +182,11 @@ class Mixture:
         )
 
     def items(self, windows: int, *, start: int = 0) -> WindowItems:
-        """One window an item, `(x, y)`, up to position `windows`."""
+        """One window per item, `(x, y)`, up to position `windows`."""
         return WindowItems(self, first=start, stop=whole("windows", windows))
 
     def trainer_items(self, windows: int, *, start: int = 0) -> TrainerItems:
-        """One window an item, `input_ids` and `labels`, up to position `windows`."""
+        """One window per item, `input_ids` and `labels`, up to position `windows`."""
         return TrainerItems(self, first=start, stop=whole("windows", windows))
 
     def identity(self) -> dict[str, str | int | float | None]:

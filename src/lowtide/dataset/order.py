@@ -41,7 +41,7 @@ class WindowOrder:
         self._seed = mix(seed & _MASK)
 
     def shuffled(self, epochs: Numbers, indices: Numbers) -> Numbers:
-        """The window at each index of each epoch; one call for thousands costs 0.1 µs a window."""
+        """The window at each index of each epoch; one call for thousands costs 0.1 µs per window."""
         keys = _mixed(epochs.astype(np.uint64) ^ np.uint64(self._seed))
         numbers = self._once(keys, indices.astype(np.uint64))
         while (astray := np.flatnonzero(numbers >= self.windows)).size:

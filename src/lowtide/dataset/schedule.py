@@ -38,7 +38,7 @@ class Schedule:
         if follows and not self._holds(first, count):
             ahead = max(count, _AHEAD)
             self._ahead = (first, first + ahead, self._look_up(first, ahead))
-        return self.peek(first, count)  # after a leap, looking up more would be wasted
+        return self.peek(first, count)  # after a jump, looking up more would be wasted
 
     def peek(self, first: int, count: int) -> Rows:
         """The windows at these positions, for reading ahead: it does not move the look-ahead."""
@@ -86,12 +86,11 @@ class ReadAhead:
         if not self._alarmed_batches:
             return
         self._alarmed_batches -= 1
-        if (
-            count > stride
-        ):  # no step forward (a rank's step is longer than its batch: others read the rest)
+        # A step shorter than a batch is no step to the next one. A rank's is longer: others read the rest.
+        if count > stride:
             return
         until = first + stride * _BATCHES_AHEAD
-        if not first < self._asked_until <= until:  # the reader has leapt
+        if not first < self._asked_until <= until:  # the reader has jumped
             self._asked_until = first + stride
         while self._asked_until <= until:
             self._fetch(self._asked_until, count)

@@ -266,11 +266,11 @@ class TokenDataset:
         return max(1, round(epochs * self.window_count))
 
     def items(self, *, epochs: int = 1, start: int = 0) -> WindowItems:
-        """One window an item, `(x, y)`, for `torch.utils.data.DataLoader(..., shuffle=False)`."""
+        """One window per item, `(x, y)`, for `torch.utils.data.DataLoader(..., shuffle=False)`."""
         return WindowItems(self, first=start, stop=whole("epochs", epochs) * self.window_count)
 
     def trainer_items(self, *, epochs: int = 1, start: int = 0) -> TrainerItems:
-        """One window an item, `input_ids` and `labels`, for the Hugging Face Trainer."""
+        """One window per item, `input_ids` and `labels`, for the Hugging Face Trainer."""
         return TrainerItems(self, first=start, stop=whole("epochs", epochs) * self.window_count)
 
     def describe(self) -> LoaderFacts:

@@ -194,7 +194,7 @@ def _documents_of_input(source: _Source) -> Iterator[tuple[str, int, bytes]]:
         inside = block.after.within > 0
         text_bytes += block.text_bytes
         if inside or text_bytes > _COMPARED_TEXT_BYTES or given > _COMPARED_DOCUMENTS:
-            return  # of a document cut across blocks, the split is not known here
+            return  # the split of a document cut across blocks is not known here
 
 
 def _stored_tokens(split: TokenSplit, number: int, eot: Placement) -> TokenArray:
@@ -306,7 +306,7 @@ def _tokens_in_spans(ids: TokenArray, spans: Spans, lengths: Lengths | None) -> 
 def _with_end_of_text(
     ids: TokenArray, learnt: BitArray, source: _Source
 ) -> tuple[TokenArray, BitArray]:
-    """After an example it is a target if the token before it is; in front, never."""
+    """Add end-of-text: after an example it is a target if the token before it is; in front, never."""
     placement = source.settings.placement
     if placement == "none":
         return ids, learnt

@@ -116,7 +116,7 @@ def _verify_own(path: Path, progress: Progress | None) -> Verification:
             problems += _collect(_shard_problems(path, manifest, shard, counter))
         if record.index:
             of_index = _collect(_index_problems(path, record.index, record.tokens))
-            # From damaged ends no sane `.idx` follows, only a sequence count beyond all memory.
+            # Damaged ends would demand an `.idx` with a sequence count beyond all memory.
             problems += of_index or _collect(
                 _companion_problems(path, manifest, split, record.index)
             )
