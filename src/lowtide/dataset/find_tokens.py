@@ -42,7 +42,6 @@ _TOKEN_SUFFIXES = frozenset({".npy", ".bin", ".idx"})
 _SNIFFED_BYTES = 8 * KIB
 _LOOKED_AT_BYTES = 4 * KIB
 _LOOKED_AT_FILES = 16
-_COUNTED_TOKENS = 1 << 22
 TOKENIZER_MANIFEST = "lowtide-tokenizer.json"
 
 
@@ -172,9 +171,7 @@ def count_targets(found: FoundTokens) -> int | None:
         return None
     if record and record.learnt and found.tokens == mask.tokens:
         return record.learnt.tokens
-    stop = found.start + found.tokens
-    parts = range(found.start, stop, _COUNTED_TOKENS)
-    return sum(int(mask.read(at, min(stop, at + _COUNTED_TOKENS)).sum()) for at in parts)
+    return mask.count(found.start, found.start + found.tokens)
 
 
 def digest_loss_mask(found: FoundTokens) -> str | None:

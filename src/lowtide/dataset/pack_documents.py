@@ -51,7 +51,7 @@ class _Block:
 
 
 class DocumentWindows:
-    """Windows of whole documents. Holds 8 bytes per block and 3 MB; creating it reads all document ends once."""
+    """Windows of whole documents. Holds 8 bytes per block and 3 MB; making it reads all document ends once."""
 
     def __init__(
         self,

@@ -32,7 +32,6 @@ from lowtide.shards.payload import (
     cut_short,
     payload_problems,
     read_exactly,
-    read_pieces,
     reading,
 )
 from lowtide.storage.names import Digest, FileName
@@ -40,6 +39,7 @@ from lowtide.storage.names import Digest, FileName
 BitArray: TypeAlias = npt.NDArray[np.bool_]
 """One flag per token."""
 PackedArray: TypeAlias = npt.NDArray[np.uint8]
+_COUNTED_TOKENS = 1 << 22
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +74,11 @@ class LossMask:
         found: BitArray = flags[np.arange(int(counts.sum())) + np.repeat(shift, counts)]
         return found
 
-    def stream(self, start: int = 0, *, piece_tokens: int = 1 << 22) -> Iterator[BitArray]:
-        """All flags from `start` on, in pieces of at most `piece_tokens`."""
-        for at in range(start, self.tokens, piece_tokens):
-            yield self.read(at, min(self.tokens, at + piece_tokens))
-
-    def count(self) -> int:
-        """Number of set bits: one pass over the file."""
-        pieces = read_pieces(self.path, NPY_HEADER_BYTES, loss_mask_bytes(self.tokens))
-        return sum(map(count_set, pieces))
+    def count(self, start: int, stop: int) -> int:
+        """Number of targets from token `start` up to `stop`; holds one flag for each of four million tokens."""
+        steps = range(start, stop, _COUNTED_TOKENS)
+        pieces = (self.read(at, min(stop, at + _COUNTED_TOKENS)) for at in steps)
+        return sum(int(np.count_nonzero(piece)) for piece in pieces)
 
     def _read_bytes(self, first: EndArray, sizes: EndArray, places: EndArray) -> PackedArray:
         """Read `sizes` bytes from each `first` one into their places."""
@@ -106,19 +102,14 @@ class LossMask:
             )
 
 
-def count_set(packed: memoryview) -> int:
-    """Number of set bits in a piece of the file."""
-    bits = np.bitwise_count(np.frombuffer(packed, dtype=np.uint8))
-    return int(bits.sum(dtype=np.int64))
-
-
 def loss_mask_problems(folder: Path, record: LossMaskRecord, tokens: int) -> Iterator[str]:
     """What is wrong with a split's loss mask: form, digest, padding, count. One pass over the file."""
     found = last = 0
 
     def look(piece: memoryview) -> None:
         nonlocal found, last
-        found += count_set(piece)
+        set_bits = np.bitwise_count(np.frombuffer(piece, dtype=np.uint8))
+        found += int(set_bits.sum(dtype=np.int64))
         last = piece[-1]
 
     yield from payload_problems(
