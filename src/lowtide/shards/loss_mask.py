@@ -32,6 +32,7 @@ from lowtide.shards.payload import (
     cut_short,
     payload_problems,
     read_exactly,
+    read_into,
     reading,
 )
 from lowtide.storage.names import Digest, FileName
@@ -88,10 +89,10 @@ class LossMask:
         with reading(self.path), self.path.open("rb", buffering=0) as file:
             for byte, size, place in zip(*columns, strict=True):
                 file.seek(NPY_HEADER_BYTES + byte)
-                got = file.readinto(target[place : place + size])
-                if got != size:
+                filled = read_into(target[place : place + size], file)
+                if filled < size:
                     wanted = NPY_HEADER_BYTES + loss_mask_bytes(self.tokens)
-                    raise cut_short(self.path, wanted, NPY_HEADER_BYTES + byte + (got or 0))
+                    raise cut_short(self.path, wanted, NPY_HEADER_BYTES + byte + filled)
         return found
 
     def _check_range(self, start: int, stop: int) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import RawIOBase
 from pathlib import Path
 from typing import Self
 
@@ -162,14 +163,22 @@ def read_pieces(
         left = length
         while left:
             piece = buffer[: min(left, len(buffer))]
-            filled = 0
-            while filled < len(piece):
-                got = file.readinto(piece[filled:])
-                if not got:
-                    raise cut_short(path, offset + length, offset + length - left + filled)
-                filled += got
+            filled = read_into(piece, file)
+            if filled < len(piece):
+                raise cut_short(path, offset + length, offset + length - left + filled)
             left -= len(piece)
             yield piece
+
+
+def read_into(target: memoryview, file: RawIOBase) -> int:
+    """Fill `target` from an unbuffered file; the bytes read, fewer only if the file ends first."""
+    filled = 0
+    while filled < len(target):
+        got = file.readinto(target[filled:])
+        if not got:
+            break
+        filled += got
+    return filled
 
 
 def read_exactly(path: Path, offset: int, length: int) -> bytes:

@@ -15,7 +15,6 @@ import ctypes
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -23,7 +22,7 @@ import numpy as np
 from lowtide.errors import UsageError, VerificationError
 from lowtide.native import load_native
 from lowtide.shards.layout import EndArray, TokenArray, TokenFile
-from lowtide.shards.payload import cut_short, reading
+from lowtide.shards.payload import cut_short, read_into, reading
 from lowtide.shards.read import ranges_in_files
 from lowtide.shards.stamps import StampedFiles, changed
 
@@ -133,20 +132,14 @@ class PlainCopier:
             before = int(self._files.stops[number]) - file.tokens
             offset = file.header_bytes + (int(pieces.starts[at]) - before) * file.dtype.itemsize
             place, count = int(pieces.places[at]), int(pieces.counts[at])
-            into = target[place : place + count].view(np.uint8).data
-            self._read_into(into, number, file.path, offset)
+            wanted = target[place : place + count].view(np.uint8).data
+            with reading(file.path), file.path.open("rb", buffering=0) as opened:
+                self._files.stamps.check_opened(number, opened.fileno())
+                opened.seek(offset)
+                filled = read_into(wanted, opened)
+            if filled < len(wanted):
+                raise cut_short(file.path, offset + len(wanted), offset + filled)
         self._files.check_unchanged(numbers)
-
-    def _read_into(self, into: memoryview, number: int, path: Path, offset: int) -> None:
-        with reading(path), path.open("rb", buffering=0) as file:
-            self._files.stamps.check_opened(number, file.fileno())
-            file.seek(offset)
-            filled = 0
-            while filled < len(into):
-                got = file.readinto(into[filled:])
-                if not got:
-                    raise cut_short(path, offset + len(into), offset + filled)
-                filled += got
 
     def widen(self, pieces: Pieces, x: EndArray, y: EndArray) -> int | None:  # noqa: ARG002
         """Always None: it can only `copy`."""
