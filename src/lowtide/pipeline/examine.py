@@ -61,8 +61,9 @@ def verify(
     if verified.sound and (folder / MANIFEST_NAME).is_file():
         dataset = open_at(folder)
         vocabulary, why = _find_vocabulary(dataset, tokenizer)
-        known = vocabulary is not None
-        found = compare_with_input(dataset, vocabulary) if known else Comparison(why_no_more=why)
+        found = Comparison(why_no_more=why)
+        if vocabulary is not None:
+            found = compare_with_input(dataset, vocabulary)
     return Proof(
         verification=replace(verified, problems=verified.problems + found.differences),
         compared_documents=found.compared,
