@@ -117,7 +117,7 @@ def remade(rows: Path, folder: Path, *, change: str) -> Proof:
 def test_a_bit_that_the_template_did_not_set_is_found(rows: Path, tmp_path: Path) -> None:
     problems = remade(rows, tmp_path, change="bit").verification.problems
     assert problems == (
-        "learnt_TRAIN.npy: the loss mask of example 6 of train are not the template's",
+        "learnt_TRAIN.npy: the loss mask of example 6 of train is not the template's",
     )
 
 

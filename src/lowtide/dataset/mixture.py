@@ -261,5 +261,5 @@ def _check_alike(sources: Mapping[str, TokenDataset]) -> None:
         ):
             raise UsageError(
                 f"{first_name!r} and {name!r} differ in `context` or `ignore_index`",
-                remedy="open all sources with equal values",
+                remedy="open all sources with the same values",
             )
