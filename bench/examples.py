@@ -143,12 +143,12 @@ def _time(command: Sequence[str]) -> tuple[float, int]:
 def compare(examples: Path, template: str, out: Path) -> int:
     """How many examples have the same ids and bits; SystemExit at the first that has not."""
     split = open_dataset(out).splits["train"]
-    assert split.learnt is not None, "examples have bits"
+    assert split.loss_mask is not None, "examples have bits"
     at = number = 0
     for number, (ids, learnt) in enumerate(reference(examples, template), start=1):
         stop = at + len(ids)
         same = np.array_equal(split.read(at, stop), ids)
-        if not same or not np.array_equal(split.learnt.read(at, stop), learnt):
+        if not same or not np.array_equal(split.loss_mask.read(at, stop), learnt):
             raise SystemExit(f"example {number} differs from jinja2 and tiktoken")
         at = stop
     if at != split.tokens:

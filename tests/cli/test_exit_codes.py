@@ -205,7 +205,7 @@ def test_a_signal_at_the_very_start_or_end_leaves_no_traceback(
 
 TERMINATED = """
 import os, signal, sys
-import lowtide.pipeline.examine as examine
+import lowtide.pipeline.compare_with_input as compare
 import click
 where = sys.argv.pop(1)
 
@@ -213,7 +213,7 @@ def terminate(*_, **__):
     os.kill(os.getpid(), signal.SIGTERM)
 
 if where == "work":
-    examine.fingerprint_file = terminate
+    compare.fingerprint_file = terminate
 else:
     click.echo = terminate
 from lowtide.__main__ import main

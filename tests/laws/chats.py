@@ -142,12 +142,12 @@ def cut(example: Tokens, context: int) -> list[Tokens]:
 
 
 def read_examples(folder: Path, split: str = "train") -> list[Tokens]:
-    """Every example of a dataset with its learnt bits."""
+    """Every example of a dataset with its loss mask."""
     found = lowtide.open_dataset(folder).splits[split]
-    if found.learnt is None:
+    if found.loss_mask is None:
         return []
     places = (found.document(number) for number in range(found.document_count or 0))
     return [
-        (found.read(start, end).tolist(), found.learnt.read(start, end).tolist())
+        (found.read(start, end).tolist(), found.loss_mask.read(start, end).tolist())
         for start, end in places
     ]

@@ -19,8 +19,8 @@ from lowtide.pipeline.demo.record import StageRecord
 from lowtide.pipeline.inbox.ledger import LEDGER_NAME, Entry, Ledger
 from lowtide.pipeline.train_outputs import OutputFile
 from lowtide.shards.export import export_dataset
-from lowtide.shards.manifest import DocumentIndexRecord, LearntRecord, ShardRecord
-from lowtide.shards.mark import LearntMark
+from lowtide.shards.loss_mask import LossMaskMark
+from lowtide.shards.manifest import DocumentIndexRecord, LossMaskRecord, ShardRecord
 from lowtide.shards.read import open_dataset
 from lowtide.storage.sealed_json import read_sealed, write_sealed
 from lowtide.tokenizer.word_runs import RunRecord
@@ -31,9 +31,9 @@ EMPTY = xxhash.xxh3_128_hexdigest(b"")
 NAMED: dict[str, tuple[type, Callable[[str], object]]] = {
     "shard": (ShardRecord, lambda name: {"name": name, "tokens": 1, "digest": EMPTY}),
     "index": (DocumentIndexRecord, lambda name: {"name": name, "documents": 1, "digest": EMPTY}),
-    "learnt": (LearntRecord, lambda name: {"name": name, "tokens": 1, "digest": EMPTY}),
+    "learnt": (LossMaskRecord, lambda name: {"name": name, "tokens": 1, "digest": EMPTY}),
     "mark": (
-        LearntMark,
+        LossMaskMark,
         lambda name: {"name": name, "learnt_tokens": 1, "digest": EMPTY, "waiting": 0},
     ),
     "words": (RunRecord, lambda name: {"name": name, "size_bytes": 1, "digest": ""}),

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.shards.layout import FORMATS, WORK_FOLDER, Placement, ShardLayout, Split
-from lowtide.shards.learnt import BitArray
+from lowtide.shards.loss_mask import BitArray
 from lowtide.shards.manifest import (
     DatasetManifest,
     ExamplesRecord,

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lowtide.shards.documents import StoredDocuments
 from lowtide.shards.layout import NPY_HEADER_BYTES, EndArray, ShardLayout
 from lowtide.shards.megatron import cut_documents, index_pieces
 from tests.shards.streams import NARROW, WIDE, Stream, make_dataset, make_stream
@@ -160,7 +161,7 @@ def test_an_idx_with_cut_documents_still_points_at_every_token(tmp_path: Path) -
     layout = ShardLayout(format="megatron", vocabulary_size=NARROW)
     ends = np.array([3, 10, 10, 14], dtype="<i8")
     (tmp_path / "ends").write_bytes(bytes(NPY_HEADER_BYTES) + ends.tobytes())
-    pieces = index_pieces(tmp_path / "ends", 4, layout, longest=3)
+    pieces = index_pieces(StoredDocuments(path=tmp_path / "ends", count=4), layout, longest=3)
     (tmp_path / "train.idx").write_bytes(b"".join(piece.tobytes() for piece in pieces))
     lengths, pointers, firsts, _ = follow_index_reader(tmp_path / "train.idx")
     assert lengths.tolist() == [3, 3, 3, 1, 0, 3, 1]

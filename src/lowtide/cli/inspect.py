@@ -75,7 +75,7 @@ def inspect_command(
     Of a run with --inbox: which files are done, and which have failed, and why.
     """
     if loader:
-        from lowtide.pipeline.try_loader import try_loader
+        from lowtide.dataset.describe import try_loader
         from lowtide.report.results import show_loader
 
         found = try_loader(

@@ -1,7 +1,7 @@
-"""Windows into `x` and `y`: read raw, widen, silence what has no target.
+"""Windows into `x` and `y`: read raw tokens, widen them, ignore positions without a target.
 
-Arrays are handed out again and again: fresh memory would cost more than filling it, for the kernel clears every
-page of it first (175 µs against 12 for a batch of 32 × 1,024).
+Arrays are reused: fresh memory would cost more than filling it, because the kernel clears every page of it
+first (175 µs against 12 for a batch of 32 × 1,024).
 """
 
 from __future__ import annotations
@@ -10,29 +10,24 @@ import weakref
 from collections import deque
 from dataclasses import dataclass
 from functools import partial
-from typing import Protocol
 
 import numpy as np
 
-from lowtide.dataset.find_tokens import FoundTokens
+from lowtide.dataset.document_ids import PADDING, Borders
+from lowtide.dataset.find_tokens import FoundTokens, verified_loss_mask
 from lowtide.dataset.order import Numbers
 from lowtide.dataset.settings import Settings
 from lowtide.dataset.windows import Rows
 from lowtide.errors import DoesNotFitError, UsageError, VerificationError
 from lowtide.shards.layout import LARGEST_VOCABULARY, TokenArray
+from lowtide.shards.loss_mask import BitArray, LossMask
+from lowtide.shards.stamps import StampedFiles
 from lowtide.shards.token_pieces import Copier
 from lowtide.units import format_bytes
 
 
-class Borders(Protocol):
-    """Tells documents apart."""
-
-    def fill(self, ids: Numbers, rows: Rows, raw: TokenArray) -> None:
-        """Number the documents of each row, from 0."""
-
-
 class ArrayPool:
-    """int64 arrays whose memory comes back by itself when the last view of them is dropped."""
+    """Lends int64 arrays whose memory returns by itself when the last view of them is dropped."""
 
     def __init__(self) -> None:
         self._recent: deque[bytearray] = deque()
@@ -40,7 +35,7 @@ class ArrayPool:
         self._lent: dict[int, weakref.ref[Numbers]] = {}
 
     def take(self, arrays: int, rows: int, columns: int) -> tuple[Numbers, ...]:
-        """Some arrays of the same shape, of any content."""
+        """Some arrays of equal shape, with arbitrary contents."""
         memory = self._take_memory(8 * arrays * rows * columns)
         flat: Numbers = np.frombuffer(memory, dtype=np.int64)
         key = id(memory)
@@ -64,31 +59,31 @@ class ArrayPool:
             return bytearray(wanted_bytes)
         except (MemoryError, OverflowError) as cause:
             raise DoesNotFitError(
-                f"a batch of {format_bytes(wanted_bytes)} cannot be had",
+                f"there is no memory for a batch of {format_bytes(wanted_bytes)}",
                 remedy="ask for fewer windows at a time, or for shorter ones",
             ) from cause
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Targets:
-    """What stands where no token does."""
+    """The targets at positions that no token follows, and what an id must stay below."""
 
     ignore_index: int
-    """The target of padding, and of a position that nothing follows."""
+    """Target of padding, and of a position that nothing follows."""
     closing: int
-    """The target at a document's last token: `ignore_index`, or end-of-text where that comes first."""
+    """Target at a document's last token: `ignore_index`, or end-of-text if that comes first."""
     vocabulary_size: int
     """Every id must be smaller."""
 
 
 def choose_targets(found: FoundTokens, settings: Settings) -> Targets:
-    """Where end-of-text stands in front of documents, a document's last token still learns that it ends.
+    """The targets of a dataset: with end-of-text in front of documents, it is still the last token's target.
 
-    Of an example, its own bits say what is learnt.
+    For an example, the loss mask decides that.
     """
     tokenizer = found.dataset.tokenizer
     end_of_text = tokenizer.end_of_text if tokenizer else None
-    by_document = settings.windows == "document" and found.split.learnt is None
+    by_document = settings.windows == "document" and found.split.loss_mask is None
     learns_end = by_document and found.dataset.eot == "start"
     return Targets(
         ignore_index=settings.ignore_index,
@@ -97,20 +92,48 @@ def choose_targets(found: FoundTokens, settings: Settings) -> Targets:
     )
 
 
+class MaskedTargets:
+    """Ignores targets outside the loss mask, for one thread at a time. Holds one flag per token of a batch.
+
+    tokens      user  hi   assistant  hello  end
+    mask         0    0       0         1     1
+    targets           ·       ·       hello  end        the bit of the target counts, not of what it follows
+    """
+
+    def __init__(self, mask: LossMask, settings: Settings) -> None:
+        self._mask = mask
+        self._context = settings.context
+        self._ignore_index = settings.ignore_index
+        self._stamp = StampedFiles([mask.path])
+        self._flags: BitArray = np.zeros((0, self._context + 1), dtype=np.bool_)
+
+    def apply(self, rows: Rows, y: Numbers) -> None:
+        """Set every target of `y` whose bit is 0 to `ignore_index`."""
+        if len(self._flags) != len(y):
+            self._flags = np.zeros((len(y), self._context + 1), dtype=np.bool_)
+        pieces = rows.pieces
+        found = self._mask.read_pieces(pieces.starts, pieces.counts)
+        before = np.cumsum(pieces.counts) - pieces.counts
+        places = np.arange(len(found)) + np.repeat(pieces.places - before, pieces.counts)
+        # What no piece covers is padding, and ignored already.
+        self._flags.reshape(-1)[places] = found
+        self._stamp.check([0])
+        np.copyto(y, self._ignore_index, where=~self._flags[:, 1:])
+
+
 class BatchReader:
     """Reads rows of one stream, for one thread at a time. Holds the raw tokens of one batch."""
 
-    def __init__(
-        self, copier: Copier, *, dtype: np.dtype[np.unsignedinteger], context: int
-    ) -> None:
+    def __init__(self, copier: Copier, found: FoundTokens, settings: Settings) -> None:
         self._copier = copier
-        self._context = context
-        self._raw: TokenArray = np.zeros((0, context + 1), dtype=dtype)
+        self._targets = choose_targets(found, settings)
+        mask = verified_loss_mask(found)
+        self._masked = MaskedTargets(mask, settings) if mask else None
+        self._raw: TokenArray = np.zeros((0, settings.context + 1), found.split.files[0].dtype)
 
     def fill(
         self,
         rows: Rows,
-        targets: Targets,
         x: Numbers,
         y: Numbers,
         *,
@@ -118,57 +141,38 @@ class BatchReader:
         ids: Numbers | None = None,
     ) -> None:
         """Fill `x` and `y` (and `ids`), each contiguous and as wide as the context."""
+        targets = self._targets
         largest = None
         if rows.filled is None and borders is None:
             largest = self._copier.widen(rows.pieces, x, y)
         if largest is None:
-            largest = self._fill_plainly(rows, x, y, borders, ids)
-        _check_id(largest, targets.vocabulary_size)
+            raw = self._copy_raw(rows, len(x))
+            np.copyto(x, raw[:, :-1])
+            np.copyto(y, raw[:, 1:])
+            if ids is not None and borders is not None:
+                borders.fill(ids, rows, raw)
+            largest = int(raw.max())
+        if largest >= targets.vocabulary_size:
+            raise VerificationError(
+                f"id {largest} is beyond the vocabulary of {targets.vocabulary_size}",
+                remedy="name the tokenizer that made the tokens, or see `lowtide verify`",
+            )
         if rows.closing.size:
             y.reshape(-1)[rows.closing] = targets.closing
         if rows.silent.size:
             y.reshape(-1)[rows.silent] = targets.ignore_index
         if rows.filled is not None:
             _pad(rows.filled, targets.ignore_index, x, y, ids)
+        if self._masked is not None:
+            self._masked.apply(rows, y)
 
-    def _fill_plainly(
-        self, rows: Rows, x: Numbers, y: Numbers, borders: Borders | None, ids: Numbers | None
-    ) -> int:
-        """By way of the raw tokens, for rows of any kind; the largest id."""
-        raw = self._room(len(x))
-        self._copier.copy(rows.pieces, raw.reshape(-1))
-        np.copyto(x, raw[:, :-1])
-        np.copyto(y, raw[:, 1:])
-        if ids is not None and borders is not None:
-            borders.fill(ids, rows, raw)
-        return int(raw.max())
-
-    def fetch(self, rows: Rows) -> None:
-        """Ask for rows to be read ahead."""
-        self._copier.fetch(rows.pieces)
-
-    def file_times(self) -> list[tuple[int, int]]:
-        """Size and time of change of each file, as they were when it was opened."""
-        return self._copier.file_times()
-
-    def close(self) -> None:
-        """Let go of the files."""
-        self._copier.close()
-
-    def _room(self, count: int) -> TokenArray:
-        """Zeros, not what the batch before left there: padding must not hold an id of it."""
+    def _copy_raw(self, rows: Rows, count: int) -> TokenArray:
+        """The raw tokens of `count` rows of any kind."""
         if len(self._raw) != count:
-            self._raw = np.zeros((count, self._context + 1), dtype=self._raw.dtype)
-        self._raw[:] = 0
+            self._raw = np.zeros((count, self._raw.shape[1]), dtype=self._raw.dtype)
+        self._raw[:] = 0  # padding must not hold an id of the batch before
+        self._copier.copy(rows.pieces, self._raw.reshape(-1))
         return self._raw
-
-
-def _check_id(largest: int, vocabulary_size: int) -> None:
-    if largest >= vocabulary_size:
-        raise VerificationError(
-            f"id {largest} is beyond the vocabulary of {vocabulary_size}",
-            remedy="name the tokenizer that made the tokens, or see `lowtide verify`",
-        )
 
 
 def _pad(filled: Numbers, ignore_index: int, x: Numbers, y: Numbers, ids: Numbers | None) -> None:
@@ -177,11 +181,11 @@ def _pad(filled: Numbers, ignore_index: int, x: Numbers, y: Numbers, ids: Number
         x[row, at:] = 0
         y[row, at:] = ignore_index
         if ids is not None:
-            ids[row, at:] = -1
+            ids[row, at:] = PADDING
 
 
 def check_arrays(arrays: tuple[Numbers, ...], context: int) -> None:
-    """They are written to by address: another shape or kind would write beside them."""
+    """Raise UsageError unless the arrays can be written to by address: another shape would overrun them."""
     wanted = (len(arrays[0]), context)
     for one in arrays:
         plain = one.dtype == np.int64 and one.flags.c_contiguous and one.flags.writeable

@@ -7,6 +7,7 @@ index; where there is none, from the end-of-text token.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 
@@ -19,8 +20,15 @@ PADDING = -1
 _STRIDE = 1024
 
 
+class Borders(Protocol):
+    """Distinguishes the documents in a row."""
+
+    def fill(self, ids: Numbers, rows: Rows, raw: TokenArray) -> None:
+        """Number the documents of each row, from 0; `raw` holds the rows' tokens."""
+
+
 class IndexedBorders:
-    """Borders from an index. Holds one end of every 1,024, read when the first is asked for."""
+    """Borders from an index. Holds one end in 1,024, read when the first is needed."""
 
     def __init__(self, documents: DocumentIndex) -> None:
         self._documents = documents
@@ -47,7 +55,7 @@ class IndexedBorders:
         return self._marks
 
     def fill(self, ids: Numbers, rows: Rows, raw: TokenArray) -> None:  # noqa: ARG002
-        """Number the positions of every row."""
+        """Number the documents of each row by the index."""
         context = ids.shape[1]
         ids[:] = 0
         pieces = rows.pieces
@@ -65,15 +73,12 @@ class IndexedBorders:
 
 
 class PieceBorders:
-    """Borders between the pieces of a row: document windows are packed from documents, a piece each."""
+    """Borders between the pieces of a row: document windows are packed from documents, one per piece."""
 
     def fill(self, ids: Numbers, rows: Rows, raw: TokenArray) -> None:  # noqa: ARG002
-        """Number the positions of every row, without looking at index or tokens."""
-        context = ids.shape[1]
+        """Number the documents of each row, without reading index or tokens."""
         ids[:] = 0
-        second = np.flatnonzero(np.diff(rows.piece_rows, prepend=-1) == 0)
-        columns = rows.pieces.places[second] - rows.piece_rows[second] * (context + 1)
-        ids[rows.piece_rows[second], columns] = 1
+        _mark_joints(ids, rows)
         np.cumsum(ids, axis=1, out=ids)
 
 
@@ -85,14 +90,19 @@ class TokenBorders:
     placement: Placement
 
     def fill(self, ids: Numbers, rows: Rows, raw: TokenArray) -> None:
-        """Number the positions of every row, from the row's own tokens."""
+        """Number the documents of each row, from its own tokens."""
         stands = raw[:, :-1] == self.end_of_text
         ids[:, 0] = 0
-        # Behind a document, the token closes it and the next position is the next document's.
+        # After a document, the token closes it and the next position is the next document's.
         ids[:, 1:] = stands[:, 1:] if self.placement == "start" else stands[:, :-1]
-        context = ids.shape[1]
-        second = np.flatnonzero(np.diff(rows.piece_rows, prepend=-1) == 0)
-        columns = rows.pieces.places[second] - rows.piece_rows[second] * (context + 1)
-        inside = columns < context
-        ids[rows.piece_rows[second[inside]], columns[inside]] = 1
+        _mark_joints(ids, rows)
         np.cumsum(ids, axis=1, out=ids)
+
+
+def _mark_joints(ids: Numbers, rows: Rows) -> None:
+    """Set 1 where a row's second piece, or a later one, begins."""
+    context = ids.shape[1]
+    later = np.flatnonzero(np.diff(rows.piece_rows, prepend=-1) == 0)
+    columns = rows.pieces.places[later] - rows.piece_rows[later] * (context + 1)
+    inside = columns < context
+    ids[rows.piece_rows[later[inside]], columns[inside]] = 1

@@ -1,7 +1,7 @@
-"""From a path to the tokens that a loader will see: a dataset, one of its splits, or a share of one.
+"""Find the tokens that a loader will read at a path: a dataset, one of its splits, or a share of one.
 
-A folder or file of lowtide, nanoGPT, llm.c, Megatron or numpy is found by what is in it. Where only the text
-is there, the error names the command that makes the tokens.
+A folder or file of lowtide, nanoGPT, llm.c, Megatron or numpy is recognised by its contents. Where there is
+only text, the error names the command that makes the tokens.
 """
 
 from __future__ import annotations
@@ -11,26 +11,24 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
+from typing import cast
 
 import xxhash
 
+from lowtide.dataset.settings import Settings
 from lowtide.errors import LowtideError, UsageError, VerificationError
-from lowtide.shards.documents import (
-    DocumentIndex,
-    MegatronDocuments,
-    ScannedDocuments,
-    StoredDocuments,
-)
+from lowtide.shards.documents import DocumentIndex, ScannedDocuments, StoredDocuments
 from lowtide.shards.layout import (
     MANIFEST_NAME,
     NPY_HEADER_BYTES,
     WORK_FOLDER,
+    Split,
     documents_header,
-    learnt_bytes,
+    loss_mask_bytes,
 )
-from lowtide.shards.learnt import LearntBits
-from lowtide.shards.manifest import TokenizerRecord
-from lowtide.shards.megatron import index_problems
+from lowtide.shards.loss_mask import LossMask
+from lowtide.shards.manifest import SplitRecord, TokenizerRecord
+from lowtide.shards.megatron import MegatronIndex
 from lowtide.shards.payload import read_exactly, reading
 from lowtide.shards.read import Dataset, TokenSplit
 from lowtide.shards.read import open_dataset as open_at
@@ -39,12 +37,11 @@ from lowtide.storage.paths import as_path
 from lowtide.units import KIB, format_count
 
 RUN_RECORD = "lowtide-run.json"
-"""In the folder of a training run."""
+"""Name of the record in the folder of a training run."""
 _TOKEN_SUFFIXES = frozenset({".npy", ".bin", ".idx"})
 _SNIFFED_BYTES = 8 * KIB
 _LOOKED_AT_BYTES = 4 * KIB
 _LOOKED_AT_FILES = 16
-_COUNTED_TOKENS = 1 << 22
 TOKENIZER_MANIFEST = "lowtide-tokenizer.json"
 
 
@@ -57,9 +54,15 @@ class FoundTokens:
     start: int
     tokens: int
 
+    @property
+    def record(self) -> SplitRecord | None:
+        """The manifest's record of the split; None for a peer's files."""
+        manifest = self.dataset.manifest
+        return manifest.splits[cast(Split, self.split.name)] if manifest else None
+
 
 def open_dataset(path: str | Path, *, tokenizer: str | None = None) -> Dataset:
-    """Open a dataset of ours or a peer's files. A peer's files may need the tokenizer.
+    """Open a dataset of lowtide or a peer's files. A peer's files may need the tokenizer.
 
     Ids: `lowtide.open_dataset("tokens").splits["train"].read(0, 1025)`.
     """
@@ -76,24 +79,23 @@ def open_dataset(path: str | Path, *, tokenizer: str | None = None) -> Dataset:
     return dataset
 
 
-def find_tokens(
-    path: str | Path, split: str, *, val_fraction: float | None, tokenizer: str | None
-) -> FoundTokens:
-    """The tokens of `split`; with `val_fraction`, train is the front of the tokens and val the rest."""
-    dataset = open_dataset(path, tokenizer=tokenizer)
-    if val_fraction is None:
+def find_tokens(settings: Settings) -> FoundTokens:
+    """The tokens of a split; with `val_fraction`, train is the front of the tokens and val the rest."""
+    dataset = open_dataset(settings.path, tokenizer=settings.tokenizer)
+    split = settings.split
+    if settings.val_fraction is None:
         found = _named_split(dataset, split)
         return FoundTokens(dataset=dataset, split=found, start=0, tokens=found.tokens)
-    whole = _only_split(dataset, split, val_fraction)
-    kept = round(1 - val_fraction, 12)  # 1 - 0.9 is 0.09999999999999998
-    border = int(whole.tokens * kept)  # as `data[:int(n * 0.9)]` does it by hand
+    whole = _only_split(dataset, split, settings.val_fraction)
+    kept = round(1 - settings.val_fraction, 12)  # 1 - 0.9 is 0.09999999999999998
+    border = int(whole.tokens * kept)  # the same as `data[:int(n * 0.9)]`
     if split == "train":
         return FoundTokens(dataset=dataset, split=whole, start=0, tokens=border)
     return FoundTokens(dataset=dataset, split=whole, start=border, tokens=whole.tokens - border)
 
 
 def tokenizer_record(source: str | None) -> TokenizerRecord | None:
-    """A tokenizer named by the user, as the shards room knows it."""
+    """The record of a tokenizer that the user named; None if none was."""
     if source is None:
         return None
     from lowtide.tokenizer.vocabulary import load_vocabulary
@@ -109,9 +111,9 @@ def tokenizer_record(source: str | None) -> TokenizerRecord | None:
 
 
 def stored_documents(found: FoundTokens) -> tuple[DocumentIndex, Path | None]:
-    """The split's documents by look-up, proven; where only a scan finds them, in a temporary file.
+    """The split's documents by look-up, verified; where only a scan finds them, from a temporary file.
 
-    That file is the caller's to remove.
+    The caller removes that file.
     """
     split, documents = found.split, found.split.documents
     if documents is None:
@@ -120,7 +122,7 @@ def stored_documents(found: FoundTokens) -> tuple[DocumentIndex, Path | None]:
             remedy="name the tokenizer that made the tokens: `tokenizer='gpt2'`, or `--tokenizer gpt2`",
         )
     if not isinstance(documents, ScannedDocuments):
-        _prove_index(found, documents)
+        _verify_index(found, documents)
         return documents, None
     descriptor, name = tempfile.mkstemp(prefix="lowtide-documents-", suffix=".npy")
     count = 0
@@ -132,89 +134,75 @@ def stored_documents(found: FoundTokens) -> tuple[DocumentIndex, Path | None]:
     return StoredDocuments(path=Path(name), count=count), Path(name)
 
 
-def digest_documents(found: FoundTokens) -> str | None:
-    """Of what says where documents end; None where nothing does."""
-    documents = found.split.documents
-    manifest = found.dataset.manifest
-    for name, record in (manifest.splits if manifest else {}).items():
-        if name == found.split.name and record.index is not None:
-            return record.index.digest
-    if isinstance(documents, MegatronDocuments):
-        path = documents.index.path
-        return digest_file(path, 0, path.stat().st_size)
-    tokenizer = found.dataset.tokenizer
-    return f"id {tokenizer.end_of_text}, {found.dataset.eot}" if tokenizer else None
-
-
-def proven_learnt(found: FoundTokens) -> LearntBits | None:
-    """What says which tokens are learnt; None for text. VerificationError unless it is what was written."""
-    bits, digest = found.split.learnt, digest_learnt(found)
-    if bits is None:
-        return None
-    if digest_file(bits.path, NPY_HEADER_BYTES, learnt_bytes(bits.tokens)) != digest:
-        raise VerificationError(
-            f"{bits.path.name}: its bits are not those that were written",
-            remedy="put the file back from a copy, or make the dataset again",
+def _verify_index(found: FoundTokens, documents: DocumentIndex) -> None:
+    """Raise VerificationError unless the index is what was written, or a peer's fits its tokens."""
+    problems = documents.problems() if isinstance(documents, MegatronIndex) else []
+    index = found.record.index if found.record else None
+    if index:
+        found_digest = digest_file(
+            found.dataset.path / index.name, NPY_HEADER_BYTES, 8 * index.documents
         )
-    return bits
-
-
-def count_learnt(found: FoundTokens) -> int | None:
-    """Learnt tokens in the range, from the manifest or by a pass over its bits; None for text."""
-    bits, manifest = found.split.learnt, found.dataset.manifest
-    if bits is None:
-        return None
-    for name, record in (manifest.splits if manifest else {}).items():
-        if name == found.split.name and record.learnt is not None and found.tokens == bits.tokens:
-            return record.learnt.tokens
-    stop = found.start + found.tokens
-    parts = range(found.start, stop, _COUNTED_TOKENS)
-    return sum(int(bits.read(at, min(stop, at + _COUNTED_TOKENS)).sum()) for at in parts)
-
-
-def digest_learnt(found: FoundTokens) -> str | None:
-    """Of the learnt bits; None where there are none."""
-    manifest = found.dataset.manifest
-    for name, record in (manifest.splits if manifest else {}).items():
-        if name == found.split.name and record.learnt is not None:
-            return record.learnt.digest
-    return None
-
-
-def digest_tokens(found: FoundTokens) -> str:
-    """Of the manifest's digests; for a peer's files, of their sizes and both ends of some of them."""
-    manifest = found.dataset.manifest
-    state = xxhash.xxh3_128()
-    if manifest is not None:
-        for name, record in manifest.splits.items():
-            if name == found.split.name:
-                state.update("".join(shard.digest for shard in record.shards).encode())
-        return state.hexdigest()
-    files = found.split.files
-    state.update(",".join(str(file.tokens) for file in files).encode())
-    for file in files[:: -(-len(files) // _LOOKED_AT_FILES)]:
-        length = min(_LOOKED_AT_BYTES, file.tokens * file.dtype.itemsize)
-        state.update(read_exactly(file.path, file.header_bytes, length))
-        state.update(read_exactly(file.path, file.file_bytes - length, length))
-    return state.hexdigest()
-
-
-def _prove_index(found: FoundTokens, documents: DocumentIndex) -> None:
-    """VerificationError unless the index is what was written, or a peer's fits its tokens."""
-    problems: list[str] = []
-    if isinstance(documents, MegatronDocuments):
-        problems = index_problems(documents.index, found.split.tokens)
-    records = found.dataset.manifest.splits if found.dataset.manifest else {}
-    for name, record in records.items():
-        if name == found.split.name and record.index is not None:
-            path = found.dataset.path / record.index.name
-            length = 8 * record.index.documents
-            if digest_file(path, NPY_HEADER_BYTES, length) != record.index.digest:
-                problems.append(f"{record.index.name}: its ends are not those that were written")
+        if found_digest != index.digest:
+            problems.append(f"{index.name}: its ends are not those that were written")
     if problems:
         raise VerificationError(
             problems[0], remedy="put the index back from a copy, or make the dataset again"
         )
+
+
+def verified_loss_mask(found: FoundTokens) -> LossMask | None:
+    """The split's loss mask; None for text. VerificationError unless it is what was written."""
+    mask = found.split.loss_mask
+    if mask is None:
+        return None
+    length = loss_mask_bytes(mask.tokens)
+    if digest_file(mask.path, NPY_HEADER_BYTES, length) != digest_loss_mask(found):
+        raise VerificationError(
+            f"{mask.path.name}: its bits are not those that were written",
+            remedy="put the file back from a copy, or make the dataset again",
+        )
+    return mask
+
+
+def count_targets(found: FoundTokens) -> int | None:
+    """Target tokens in the range, from the manifest or by a pass over the loss mask; None for text."""
+    mask, record = found.split.loss_mask, found.record
+    if mask is None:
+        return None
+    if record and record.learnt and found.tokens == mask.tokens:
+        return record.learnt.tokens
+    return mask.count(found.start, found.start + found.tokens)
+
+
+def digest_loss_mask(found: FoundTokens) -> str | None:
+    """Digest of the loss mask; None for text."""
+    return found.record.learnt.digest if found.record and found.record.learnt else None
+
+
+def digest_documents(found: FoundTokens) -> str | None:
+    """What identifies the document ends, a digest where a file stores them; None if nothing knows them."""
+    if found.record and found.record.index:
+        return found.record.index.digest
+    documents = found.split.documents
+    if isinstance(documents, MegatronIndex):
+        return digest_file(documents.path, 0, documents.path.stat().st_size)
+    tokenizer = found.dataset.tokenizer
+    return f"id {tokenizer.end_of_text}, {found.dataset.eot}" if tokenizer else None
+
+
+def digest_tokens(found: FoundTokens) -> str:
+    """Digest of the manifest's digests; for a peer's files, of their sizes and both ends of some of them."""
+    state = xxhash.xxh3_128()
+    if found.record:
+        state.update("".join(shard.digest for shard in found.record.shards).encode())
+        return state.hexdigest()
+    files = found.split.files
+    state.update(",".join(str(file.tokens) for file in files).encode())
+    for file in files[:: -(-len(files) // _LOOKED_AT_FILES)]:
+        length = min(_LOOKED_AT_BYTES, file.payload_bytes)
+        state.update(read_exactly(file.path, file.header_bytes, length))
+        state.update(read_exactly(file.path, file.file_bytes - length, length))
+    return state.hexdigest()
 
 
 def _named_split(dataset: Dataset, name: str) -> TokenSplit:
@@ -230,7 +218,7 @@ def _named_split(dataset: Dataset, name: str) -> TokenSplit:
     )
     if others == ["train"] and name == "val":
         remedy = (
-            "pass `val_fraction=0.1` here and for train, which holds out the last tenth; or tokenize again "
+            "pass `val_fraction=0.1` here and for train, which takes the last tenth; or tokenize again "
             "with a larger `--val`"
         )
     raise UsageError(
@@ -242,7 +230,8 @@ def _named_split(dataset: Dataset, name: str) -> TokenSplit:
 def _only_split(dataset: Dataset, split: str, val_fraction: float) -> TokenSplit:
     if not 0 < val_fraction < 1:
         raise UsageError(
-            f"a share of {val_fraction} cannot be held out", remedy="pass `val_fraction=0.1`"
+            f"`val_fraction` is {val_fraction}, not between 0 and 1",
+            remedy="pass `val_fraction=0.1`",
         )
     if split not in ("train", "val"):
         raise UsageError(
@@ -260,52 +249,38 @@ def _only_split(dataset: Dataset, split: str, val_fraction: float) -> TokenSplit
 
 
 def refuse_what_is_no_dataset(path: Path) -> None:
-    """UsageError for a run's or a tokenizer's folder, or for text, with the command to run instead."""
+    """Raise UsageError for a run's or a tokenizer's folder, or for text, with the command to run instead."""
     with reading(path):
         if (path / MANIFEST_NAME).is_file():
             return
-        _refuse_run(path)
-        _refuse_tokenizer(path)
-        if not (path / WORK_FOLDER).is_dir():  # else it is unfinished, which opening it says
-            _refuse_text(path)
-
-
-def _refuse_run(path: Path) -> None:
-    if (path / RUN_RECORD).exists():
         shown = quote(str(path))
-        raise UsageError(
-            f"{path} holds a training run and no tokens",
-            remedy=f"`lowtide sample {shown} --prompt Once` generates text, `lowtide report {shown}` shows its "
-            f"steps, and `lowtide export {shown} --to huggingface --out model` exports the model",
-        )
+        if (path / RUN_RECORD).exists():
+            raise UsageError(
+                f"{path} holds a training run and no tokens",
+                remedy=f"`lowtide sample {shown} --prompt Once` generates text, `lowtide report {shown}` shows "
+                f"its steps, and `lowtide export {shown} --to huggingface --out model` exports the model",
+            )
+        if (path / TOKENIZER_MANIFEST).exists():
+            raise UsageError(
+                f"{path} holds a tokenizer and no tokens",
+                remedy=f"make tokens with `lowtide tokenize INPUT... --tokenizer {shown} --out tokens`; the "
+                "`train-tokenizer` that made it, run again, compares its files with their digests",
+            )
+        # An unfinished dataset may hold no tokens yet; opening it says so.
+        if not (path / WORK_FOLDER).is_dir() and _holds_only_text(path):
+            raise UsageError(
+                f"{path} holds text and no tokens",
+                remedy=f"make them with `lowtide tokenize {shown} --out tokens` (of rows, `--column` names the "
+                "text, and `--examples` reads chats), then open `tokens`",
+            )
 
 
-def _refuse_tokenizer(path: Path) -> None:
-    if (path / TOKENIZER_MANIFEST).exists():
-        raise UsageError(
-            f"{path} holds a tokenizer and no tokens",
-            remedy=f"make tokens with `lowtide tokenize INPUT... --tokenizer {quote(str(path))} --out tokens`; "
-            "the "
-            "`train-tokenizer` that made it, run again, compares its files with their digests",
-        )
-
-
-def _refuse_text(path: Path) -> None:
-    """UsageError with the command to run, where there is text and nothing else."""
+def _holds_only_text(path: Path) -> bool:
     if path.is_file():
-        only_text = path.suffix not in _TOKEN_SUFFIXES and _looks_like_text(path)
-    else:
-        only_text = path.is_dir() and not _has_token_files(path) and _has_inputs(path)
-    if only_text:
-        raise UsageError(
-            f"{path} holds text and no tokens",
-            remedy=f"make them with `lowtide tokenize {quote(str(path))} --out tokens` (of rows, `--column` "
-            "names the text, and `--examples` reads chats), then open `tokens`",
-        )
-
-
-def _has_token_files(folder: Path) -> bool:
-    return any(entry.suffix in _TOKEN_SUFFIXES for entry in folder.iterdir())
+        return path.suffix not in _TOKEN_SUFFIXES and _looks_like_text(path)
+    if not path.is_dir() or any(entry.suffix in _TOKEN_SUFFIXES for entry in path.iterdir()):
+        return False
+    return _has_inputs(path)
 
 
 def _has_inputs(folder: Path) -> bool:
@@ -318,7 +293,7 @@ def _has_inputs(folder: Path) -> bool:
 
 
 def _looks_like_text(path: Path) -> bool:
-    """Rows by their name, plain text by its first bytes."""
+    """Whether a file is text: rows by their name, plain text by its first bytes."""
     from lowtide.source.find_inputs import is_row_file
 
     if is_row_file(path) or path.suffix in (".gz", ".zst"):

@@ -1,7 +1,7 @@
-"""Windows one by one, for tools that bring their own loop: DataLoader, and the Hugging Face Trainer.
+"""Windows one by one, for tools with a loop of their own: DataLoader, and the Hugging Face Trainer.
 
 Both take any object with a length and an index. Item i is the window at position i of the order, which is
-shuffled already: let the tool go through it as it stands. No torch is needed here; their collators make the
+shuffled already: the tool must not shuffle it again. No torch is needed here; their collators make the
 tensors.
 """
 
@@ -31,10 +31,10 @@ class Stream(Protocol):
         """Windows from position `first` on into x, y and, where there is a third array, documents."""
 
     def read(self, first: int, count: int, *, documents: bool = False) -> tuple[Numbers, ...]:
-        """The same into fresh arrays."""
+        """Windows from position `first` on, in new arrays."""
 
     def identity(self) -> dict[str, str | int | float | None]:
-        """What a resumed run must find unchanged."""
+        """What must be unchanged when training resumes."""
 
 
 class WindowItems:
@@ -58,7 +58,7 @@ class WindowItems:
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[tuple[Numbers, Numbers]]:
-        """Several at once, as newer DataLoaders ask; neighbours are read together."""
+        """Several items at once, as newer DataLoaders ask; neighbours are read together."""
         x, y = _read_all(self._stream, [self._position(index) for index in indices])
         return list(zip(x, y, strict=True))
 
@@ -69,9 +69,9 @@ class WindowItems:
 
 
 class TrainerItems:
-    """Item i is `input_ids` and `labels`. The model shifts labels itself, so they stand beside their tokens.
+    """Item i is `input_ids` and `labels`. The model shifts labels itself, so each stands at its own token.
 
-    A window of n tokens gives n - 1 targets that way; those that no document or stream has are -100.
+    A window of n tokens gives n - 1 targets that way; positions without a target get -100.
     """
 
     def __init__(self, stream: Stream, *, first: int, stop: int) -> None:
@@ -84,7 +84,7 @@ class TrainerItems:
         return _with_labels(*self._items[index])
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Numbers]]:
-        """Several at once."""
+        """Several items at once."""
         return [_with_labels(x, y) for x, y in self._items.__getitems__(indices)]
 
 
@@ -96,7 +96,7 @@ def _with_labels(x: Numbers, y: Numbers) -> dict[str, Numbers]:
 
 
 def _read_all(stream: Stream, positions: list[int]) -> tuple[Numbers, Numbers]:
-    """Windows at any positions, each run of neighbours in one go."""
+    """Windows at any positions; consecutive ones are read in one go."""
     x = np.empty((len(positions), stream.context), dtype=np.int64)
     y = np.empty_like(x)
     if not positions:

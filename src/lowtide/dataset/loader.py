@@ -1,11 +1,11 @@
-"""torch tensors, read ahead by a thread. The only file of this room that imports torch.
+"""Batches as torch tensors, read ahead by a thread. The only file of this package that imports torch.
 
     loader = TokenDataset("tokens").loader(32, rank=rank, world_size=world_size, device="cuda")
     for x, y in loader:
         ...
         state = loader.state_dict()          # one number that moves, and what must not change
 
-Reading lets go of the interpreter's lock, so a thread is enough and nothing is copied between
+Reading releases the interpreter's lock, so a thread is enough and nothing is copied between
 processes. With a GPU the thread fills pinned memory, from which the copy to the GPU runs beside the work on it.
 """
 
@@ -16,6 +16,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from typing import TypeAlias
@@ -34,7 +35,7 @@ _STOP_POLL_SECONDS = 0.1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Share:
-    """Which rows of every batch are this rank's."""
+    """The rows of every batch that belong to this rank."""
 
     batch_size: int
     rank: int
@@ -54,13 +55,13 @@ class Share:
             )
 
     def rows(self, count: int) -> range:
-        """The rank's rows of a batch of `count` windows; a short last batch may leave it none."""
+        """This rank's rows of a batch of `count` windows; of a short last batch, perhaps none."""
         each = self.batch_size // self.world_size
         return range(min(count, self.rank * each), min(count, (self.rank + 1) * each))
 
 
 class Loader:
-    """Batches from `start` on, in order, without end or up to `stop`. Holds `prefetch` batches."""
+    """Batches from position `start` on, in order, endless or up to `stop`. Holds `prefetch` batches."""
 
     def __init__(
         self,
@@ -91,19 +92,27 @@ class Loader:
 
     @property
     def position(self) -> int:
-        """Windows handed out so far, over all ranks: where a resumed run starts."""
+        """Windows given out so far, over all ranks: where training resumes."""
         return self._position
 
     def __len__(self) -> int:
-        """Batches that are left."""
+        """Number of batches left."""
         if self._stop is None:
             raise TypeError("an endless loader has no length; pass `epochs`")
         return max(0, -(-(self._stop - self._position) // self._share.batch_size))
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, ...]]:
-        """Goes on where the last iteration was left."""
+        """Continue where the last iteration stopped."""
         self.close()
-        reading = self._reading = _Reading(self._plan(), self._prefetch)
+        plan = _Plan(
+            stream=self._stream,
+            share=self._share,
+            start=self._position,
+            stop=self._stop,
+            arrays=self._arrays,
+            gpu=self._gpu,
+        )
+        reading = self._reading = _Reading(plan, self._prefetch)
         try:
             while self._reading is reading:
                 ready = reading.next()
@@ -111,15 +120,14 @@ class Loader:
                     return
                 position, tensors = ready
                 moved = tuple(map(self._moved, tensors))
-                self._position = (
-                    position  # only now: who never got a batch must get it after a resume
-                )
+                # Only now: a batch that was never given out must come after a resume.
+                self._position = position
                 yield moved
         finally:
             reading.ask_to_end()
 
     def state_dict(self) -> dict[str, object]:
-        """Where the run stands; the same on every rank. Batch size and world size may change."""
+        """The position to resume from, equal on every rank. Batch size and world size may change."""
         return {
             "version": STATE_VERSION,
             "position": self._position,
@@ -127,7 +135,7 @@ class Loader:
         }
 
     def load_state_dict(self, state: dict[str, object]) -> None:
-        """Go on from there; UsageError when dataset, seed, context or order are others."""
+        """Resume from a state; UsageError if dataset, seed, context or order have changed."""
         known = state if isinstance(state, dict) else {}
         position, stream = known.get("position"), known.get("stream")
         if known.get("version") != STATE_VERSION or type(position) is not int or position < 0:
@@ -140,20 +148,10 @@ class Loader:
         self._position = position
 
     def close(self) -> None:
-        """End the thread; the position stays."""
+        """End the thread; the position is kept."""
         if self._reading is not None:
             self._reading.end()
             self._reading = None
-
-    def _plan(self) -> _Plan:
-        return _Plan(
-            stream=self._stream,
-            share=self._share,
-            start=self._position,
-            stop=self._stop,
-            arrays=self._arrays,
-            gpu=self._gpu,
-        )
 
     def _moved(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor if self._device is None else tensor.to(self._device, non_blocking=True)
@@ -161,7 +159,7 @@ class Loader:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Plan:
-    """What the thread reads. It knows nothing of the loader, which may be dropped meanwhile."""
+    """What the thread reads. It holds no reference to the loader, which may be dropped meanwhile."""
 
     stream: Stream
     share: Share
@@ -169,14 +167,13 @@ class _Plan:
     stop: int | None
     arrays: int
     gpu: int | None
-    """Memory is pinned for it."""
+    """The GPU that memory is pinned for."""
 
     def batches(self) -> Iterator[tuple[int, list[torch.Tensor]]]:
         """Each batch with the position after it."""
         if self.gpu is not None:
-            torch.cuda.set_device(
-                self.gpu
-            )  # a thread begins with GPU 0, and would open it for every rank
+            # A thread begins with GPU 0, and would open it for every rank.
+            torch.cuda.set_device(self.gpu)
         position, pool = self.start, ArrayPool()
         while self.stop is None or position < self.stop:
             count = self.share.batch_size
@@ -190,7 +187,7 @@ class _Plan:
             yield position, tensors
 
     def _tensors(self, rows: int, pool: ArrayPool) -> list[torch.Tensor]:
-        """Pinned memory comes from torch, which knows when a copy out of it has ended."""
+        """Tensors for one batch. torch pins the memory: it knows when a copy out of it has ended."""
         shape = (rows, self.stream.context)
         if self.gpu is not None:
             return [
@@ -202,13 +199,9 @@ class _Plan:
         return [torch.from_numpy(one) for one in arrays]
 
 
-@dataclass(frozen=True, slots=True)
-class _Failed:
-    error: BaseException
-
-
 _Batch: TypeAlias = tuple[int, list[torch.Tensor]]
-_Ready: TypeAlias = queue.Queue[_Batch | _Failed | None]
+_Ready: TypeAlias = queue.Queue[_Batch | BaseException | None]
+"""Batches; then None at the end, or the error that ended the thread."""
 
 
 class _Reading:
@@ -226,27 +219,29 @@ class _Reading:
         _end_all_at_exit()
         _running[self._thread] = self._stopped
         self._thread.start()
-        # Whoever collects garbage may hold the dataset's lock, so nothing is waited for here.
+        # Garbage collection may happen while the dataset's lock is held, so this must not wait.
         self.ask_to_end = weakref.finalize(self, self._stopped.set)
         self.ask_to_end.atexit = False
 
     def next(self) -> _Batch | None:
-        """The next batch; None at the end. What went wrong in the thread is raised here."""
+        """The next batch; None at the end. An error of the thread is raised here."""
         ready = self._ready.get()
-        if isinstance(ready, _Failed):
-            raise ready.error
+        if isinstance(ready, BaseException):
+            raise ready
         return ready
 
     def end(self) -> None:
-        """Ends the thread and waits for it: nobody reads files that the caller may now remove."""
+        """End the thread and wait for it: afterwards the caller may remove the files."""
         self.ask_to_end()
         self._thread.join()
-        _drain(self._ready)
-        self._ready.put(None)  # for whoever is waiting for the next batch
+        with suppress(queue.Empty):
+            while True:
+                self._ready.get_nowait()
+        self._ready.put(None)  # for an iteration that waits for the next batch
 
 
 _running: dict[threading.Thread, threading.Event] = {}
-"""A daemon thread must not outlive the interpreter, which takes the maps away under it."""
+"""Threads to end at exit: one that outlives the interpreter would read from memory that is unmapped."""
 
 
 @cache
@@ -260,27 +255,20 @@ def _end_all() -> None:
         thread.join()
 
 
-def _read(
-    plan: _Plan,
-    ready: _Ready,
-    stopped: threading.Event,
-) -> None:
+def _read(plan: _Plan, ready: _Ready, stopped: threading.Event) -> None:
     try:
         for batch in plan.batches():
             if not _put(ready, batch, stopped):
                 return
         _put(ready, None, stopped)
     except BaseException as error:  # noqa: BLE001 - raised again in the thread that asked
-        _put(ready, _Failed(error), stopped)
+        _put(ready, error, stopped)
     finally:
         _running.pop(threading.current_thread(), None)
 
 
-def _put(
-    ready: _Ready,
-    item: _Batch | _Failed | None,
-    stopped: threading.Event,
-) -> bool:
+def _put(ready: _Ready, item: _Batch | BaseException | None, stopped: threading.Event) -> bool:
+    """Wait for space in the queue; False if reading was stopped first."""
     while not stopped.is_set():
         try:
             ready.put(item, timeout=_STOP_POLL_SECONDS)
@@ -290,19 +278,11 @@ def _put(
     return False
 
 
-def _drain(ready: _Ready) -> None:
-    while True:
-        try:
-            ready.get_nowait()
-        except queue.Empty:
-            return
-
-
 def _usable(device: str | torch.device) -> torch.device:
     try:
         found = torch.device(device)
         torch.empty(0, device=found)
-    except (RuntimeError, AssertionError) as cause:  # torch's words for a GPU that is not there
+    except (RuntimeError, AssertionError) as cause:  # what torch raises for a missing GPU
         raise UsageError(
             f"torch cannot use the device {str(device)!r}: {str(cause).splitlines()[0]}",
             remedy="pass `device='cpu'`, or leave it out",
@@ -311,7 +291,7 @@ def _usable(device: str | torch.device) -> torch.device:
 
 
 def _gpu_beside(device: torch.device | None) -> int | None:
-    """The GPU that batches are for; None where there is none, or where they stay on the CPU."""
+    """The GPU that batches are for; None without a GPU, or if they stay on the CPU."""
     if not torch.cuda.is_available() or (device is not None and device.type != "cuda"):
         return None
     if device is not None and device.index is not None:
@@ -328,5 +308,5 @@ def _check_same(stored: dict[str, object], now: dict[str, str | int | float | No
     if different:
         raise UsageError(
             f"this state belongs to other batches: {'; '.join(different)}",
-            remedy="open the dataset as it was, or start a new run without the state",
+            remedy="open the dataset as it was, or start again without the state",
         )

@@ -1,8 +1,8 @@
 """Several datasets as one, by weight in tokens: exact after every window, and a pure function of the position.
 
 Of the first n windows, the first source has floor(n · w); of the rest, the second has its share of that rest,
-and so on. No draw, no drift: after any number of windows each source is off its weight by less than one
-window for each source. Which source a position has, and which of its windows, follows from the position.
+and so on. Nothing is random and nothing drifts: after any number of windows each source is off its weight by
+less than one window per source. The position determines the source and which of its windows comes.
 
     web, code = TokenDataset("web"), TokenDataset("code")
     mixture = Mixture({"web": (web, 0.7), "code": (code, 0.3)})
@@ -32,30 +32,31 @@ if TYPE_CHECKING:
     from lowtide.dataset.loader import Loader
 
 _FINEST = 1 << 40
-"""Weights are whole numbers of up to so much together: one part in 10¹², and products stay in 64 bits."""
+"""Weights become whole numbers of at most this sum: exact to one part in 10¹², and products stay in 64 bits."""
 _FINEST_FRACTION = 10**9
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SourcePlan:
-    """What a run will take from one source."""
+    """The tokens that training will take from one source."""
 
     name: str
     tokens: int
-    """What the source has."""
+    """Tokens in the source."""
     share: float
-    """Of all tokens of the run."""
+    """Share of all tokens of the training."""
     taken_tokens: int
+    """Tokens to take, over several epochs if they are more than the source has."""
 
     @property
     def epochs(self) -> float:
-        """How often the run goes through the source."""
+        """Number of epochs over the source."""
         return self.taken_tokens / self.tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MixturePlan:
-    """A run of so many tokens, source by source; as text, a table."""
+    """Training on `tokens` tokens, source by source; `str()` gives a table."""
 
     tokens: int
     sources: tuple[SourcePlan, ...]
@@ -72,7 +73,7 @@ class MixturePlan:
 
 
 class Mixture:
-    """Windows of several datasets in one order, read and resumed as those of one are."""
+    """Windows of several datasets in one order, read and resumed like those of one."""
 
     def __init__(self, sources: Mapping[str, tuple[TokenDataset, float]]) -> None:
         if not sources:
@@ -96,7 +97,7 @@ class Mixture:
         return next(iter(self.sources.values())).context
 
     def batch(self, k: int, batch_size: int, *, documents: bool = False) -> tuple[Numbers, ...]:
-        """Batch `k`, as `TokenDataset.batch` gives it."""
+        """Batch `k` of the mixture; see `TokenDataset.batch`."""
         count = whole("batch_size", batch_size, at_least=1)
         return self.read(whole("k", k, at_least=0) * count, count, documents=documents)
 
@@ -108,7 +109,7 @@ class Mixture:
         return arrays
 
     def fill(self, first: int, arrays: tuple[Numbers, ...]) -> None:
-        """The same into arrays at hand: x, y and, where there is a third, documents."""
+        """Read windows from position `first` on into arrays: x, y and perhaps documents."""
         first = check_position(first, len(arrays[0]))
         check_arrays(arrays, self.context)
         chosen, starts = self.choose(first, len(arrays[0]))
@@ -121,10 +122,10 @@ class Mixture:
                 target[rows] = source
 
     def choose(self, first: int, count: int) -> tuple[Numbers, list[int]]:
-        """The source of each position from `first` on, and where in each source they begin."""
+        """The source of each position from `first` on, and the first position in each source."""
         chosen = np.full(count, len(self._parts) - 1, dtype=np.int64)
         starts: list[int] = []
-        left = np.arange(count + 1, dtype=np.int64)  # of the positions so far, not yet given away
+        left = np.arange(count + 1, dtype=np.int64)  # positions so far that no source has taken
         at, whole = first, sum(self._parts)
         for number, part in enumerate(self._parts):
             taken, rest = divmod(at * part, whole)  # Python's numbers: they never overflow
@@ -137,7 +138,7 @@ class Mixture:
         return chosen, starts
 
     def plan(self, tokens: int) -> MixturePlan:
-        """What a run over `tokens` tokens takes from each source, and how often it goes through it."""
+        """The tokens and epochs that training on `tokens` tokens takes from each source."""
         total = sum(self._weights.values())
         return MixturePlan(
             tokens=tokens,
@@ -164,7 +165,7 @@ class Mixture:
         prefetch: int = 2,
         documents: bool = False,
     ) -> Loader:
-        """torch tensors, as `TokenDataset.loader` gives them; endless without `windows`."""
+        """Batches as torch tensors; see `TokenDataset.loader`. Endless without `windows`."""
         need_torch()
         from lowtide.dataset.loader import Loader
 
@@ -181,15 +182,15 @@ class Mixture:
         )
 
     def items(self, windows: int, *, start: int = 0) -> WindowItems:
-        """One window an item, `(x, y)`, up to position `windows`."""
+        """One window per item, `(x, y)`, up to position `windows`."""
         return WindowItems(self, first=start, stop=whole("windows", windows))
 
     def trainer_items(self, windows: int, *, start: int = 0) -> TrainerItems:
-        """One window an item, `input_ids` and `labels`, up to position `windows`."""
+        """One window per item, `input_ids` and `labels`, up to position `windows`."""
         return TrainerItems(self, first=start, stop=whole("windows", windows))
 
     def identity(self) -> dict[str, str | int | float | None]:
-        """What a resumed run must find unchanged."""
+        """What must be unchanged when training resumes."""
         sources = zip(self.sources.items(), self._parts, strict=True)
         return {
             f"source {number}, {name}: {key}": value
@@ -198,17 +199,17 @@ class Mixture:
         }
 
     def __reduce__(self) -> tuple[object, tuple[dict[str, tuple[TokenDataset, float]]]]:
-        """A worker process opens the files by itself."""
+        """A worker process opens the files itself."""
         return Mixture, (self._given,)
 
 
 def _proportions(weights: Mapping[str, float]) -> dict[str, Fraction]:
-    """Shares of one; 0.7 and 0.3 become 7/10 and 3/10, not the nearest binary fractions."""
+    """Weights as shares of 1; 0.7 and 0.3 become 7/10 and 3/10, not the nearest binary fractions."""
     for name, weight in weights.items():
         if not (isinstance(weight, Real) and isfinite(weight) and weight > 0):
             raise UsageError(
                 f"source {name!r} has a weight of {weight}",
-                remedy="give every source a weight above zero, and leave out what is not wanted",
+                remedy="give every source a weight above zero, and leave out sources you do not want",
             )
     total = sum(Fraction(float(weight)) for weight in weights.values())
     exact = {name: Fraction(float(weight)) / total for name, weight in weights.items()}
@@ -216,7 +217,7 @@ def _proportions(weights: Mapping[str, float]) -> dict[str, Fraction]:
 
 
 def _whole_parts(rates: list[Fraction]) -> list[int]:
-    """The same proportions in whole numbers; rounded where they would be too large."""
+    """The rates in whole numbers of equal proportions; rounded where they would be too large."""
     common = lcm(*(rate.denominator for rate in rates))
     parts = [int(rate * common) for rate in rates]
     if sum(parts) > _FINEST:
@@ -237,7 +238,7 @@ def _check_pairs(sources: Mapping[str, object]) -> None:
 
 
 def _check_alike(sources: Mapping[str, TokenDataset]) -> None:
-    """One vocabulary, one context, one mark for what has no target."""
+    """Raise UsageError unless all sources have one tokenizer, one context and one `ignore_index`."""
     (first_name, first), *others = sources.items()
     for name, dataset in sources.items():
         if dataset.tokenizer is None:
@@ -260,5 +261,5 @@ def _check_alike(sources: Mapping[str, TokenDataset]) -> None:
         ):
             raise UsageError(
                 f"{first_name!r} and {name!r} differ in `context` or `ignore_index`",
-                remedy="open all sources with the same",
+                remedy="open all sources with the same values",
             )

@@ -1,9 +1,9 @@
-"""The order of windows: computed from (seed, epoch, index), stored nowhere.
+"""The order of windows: computed from (seed, epoch, index), never stored.
 
 An epoch's windows are numbered 0 to n - 1 and laid out as a table of about √n by √n. Eight times, a row's or a
 column's number is shifted by a hash of the other: each shift can be undone, so all of them together are a
-bijection, whatever the hash. Numbers of the table that are not windows are sent through again until they
-are one. Any index costs the same, so a run may start anywhere.
+bijection, whatever the hash. Numbers of the table that are not windows go through again until they are.
+Any index costs the same, so training may resume anywhere.
 
     order = WindowOrder(windows=5, seed=0)
     order.shuffled(epochs=[0, 0, 0, 0, 0], indices=[0, 1, 2, 3, 4])     # each number once
@@ -21,7 +21,7 @@ Numbers: TypeAlias = npt.NDArray[np.int64]
 _Words: TypeAlias = npt.NDArray[np.uint64]
 
 ROUNDS = 4
-"""Of two shifts each. Three already pass the tests in tests/dataset/test_order.py; one is for safety."""
+"""Rounds of two shifts each. Three already pass the tests in tests/dataset/test_order.py; one is for safety."""
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
@@ -29,7 +29,7 @@ _SECOND = 0x94D049BB133111EB
 
 
 class WindowOrder:
-    """A permutation of `windows` numbers for every epoch. Holds three numbers."""
+    """A permutation of the window numbers for every epoch. Holds four numbers."""
 
     __slots__ = ("_columns", "_rows", "_seed", "windows")
 
@@ -41,7 +41,7 @@ class WindowOrder:
         self._seed = mix(seed & _MASK)
 
     def shuffled(self, epochs: Numbers, indices: Numbers) -> Numbers:
-        """The window at each index of each epoch; one call for thousands costs 0.1 µs a window."""
+        """The window at each index of each epoch; one call for thousands costs 0.1 µs per window."""
         keys = _mixed(epochs.astype(np.uint64) ^ np.uint64(self._seed))
         numbers = self._once(keys, indices.astype(np.uint64))
         while (astray := np.flatnonzero(numbers >= self.windows)).size:
@@ -60,7 +60,7 @@ class WindowOrder:
 
 
 def shuffled_reference(*, windows: int, seed: int, epoch: int, index: int) -> int:
-    """The same for one index, with Python's own numbers. `WindowOrder` must equal it."""
+    """The window at one index, with Python's own numbers. `WindowOrder` must equal it."""
     rows = math.isqrt(windows - 1) + 1
     columns = -(-windows // rows)
     number = index
@@ -78,10 +78,10 @@ def shuffled_reference(*, windows: int, seed: int, epoch: int, index: int) -> in
 
 
 def border_shifts(epochs: Numbers, *, context: int, seed: int) -> Numbers:
-    """By how many tokens each epoch's borders are shifted: another shift in each of `context` epochs.
+    """Tokens by which each epoch's borders are shifted: a different shift in each of `context` epochs.
 
     The step is near the golden section of the context and shares no divisor with it: the borders of
-    a few epochs lie far apart, and all come before one comes again.
+    a few epochs lie far apart, and every shift comes once before one repeats.
     """
     step = max(1, round(context * 0.618))
     while math.gcd(step, context) > 1:
@@ -91,14 +91,14 @@ def border_shifts(epochs: Numbers, *, context: int, seed: int) -> Numbers:
 
 
 def mix(number: int) -> int:
-    """splitmix64's finish: every bit of 64 in, every bit of 64 out, one to one."""
+    """splitmix64's finalizer: a bijection on 64 bits in which every bit affects every other."""
     number = (number ^ number >> 30) * _FIRST & _MASK
     number = (number ^ number >> 27) * _SECOND & _MASK
     return number ^ number >> 31
 
 
 def _mixed(words: _Words) -> _Words:
-    """`mix` for a whole array."""
+    """Apply `mix` to a whole array."""
     words = (words ^ words >> np.uint64(30)) * np.uint64(_FIRST)
     words = (words ^ words >> np.uint64(27)) * np.uint64(_SECOND)
     return words ^ words >> np.uint64(31)

@@ -1,9 +1,9 @@
 """Document windows: no target crosses a document, and no document that fits into a window is cut.
 
-A document longer than the context gives whole windows first; what is left of it, and every shorter document, is
-packed with others, longest first, each where it leaves the least room. That is done for 256 documents at a
-time, from their ends alone: which windows a block has follows from its own documents, so a window is
-found without having packed any block but its own. What is kept is one number a block.
+A document longer than the context fills whole windows first; its rest, and every shorter document, is
+packed with others, longest first, each where it leaves the least space. That is done for 256 documents at a
+time, from their ends alone: the windows of a block follow from its own documents, so finding a window means
+packing no block but its own. One number per block is kept.
 
     context 8, documents of 14, 5, 3 and 2 tokens      8 of the first | 6 2 | 5 3
 """
@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-import numpy.typing as npt
 
 from lowtide.dataset.order import Numbers
 from lowtide.dataset.windows import Rows
@@ -35,23 +34,24 @@ _KEPT_DOCUMENTS = 320 * BLOCK_DOCUMENTS
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Block:
-    """A few documents and how they were packed."""
+    """A few hundred documents and how they were packed."""
 
     edges: Numbers
-    """Where the first starts, then where each ends."""
+    """Where the first document starts, then where each ends."""
     full_after: Numbers
     """Full windows of all documents up to each."""
     rests: Numbers
-    """What full windows leave of each document."""
+    """Tokens of each document that its full windows leave."""
     packed: Numbers
     """The documents with a rest, longest rest first."""
     rows: Numbers
-    """The packed window of each of them."""
+    """The packed window of each document in `packed`."""
     count: int
+    """Windows of the block, full and packed."""
 
 
 class DocumentWindows:
-    """Windows of whole documents. Holds 8 bytes a block and 3 MB; making it reads every document's end once."""
+    """Windows of whole documents. Holds 8 bytes per block and 3 MB; making it reads all document ends once."""
 
     def __init__(
         self,
@@ -98,22 +98,22 @@ class DocumentWindows:
         return DocumentRun(windows=self, numbers=numbers)
 
     def rows(self, numbers: Numbers) -> Rows:
-        """The same in every epoch: the borders are the documents' own."""
+        """Where the tokens of these windows lie, in any epoch: the borders are the documents' own."""
         blocks = np.searchsorted(self._first_windows, numbers, side="right") - 1
         inside = numbers - self._first_windows[blocks]
         found = [
-            self._window(self._block(block), number)
+            _pieces_of(self._block(block), number, self.context)
             for block, number in zip(blocks.tolist(), inside.tolist(), strict=True)
         ]
-        filled = np.array([int(one.counts.sum()) for one in found], dtype=np.int64)
-        row_numbers = np.repeat(np.arange(len(found)), [len(one.counts) for one in found])
-        columns = np.concatenate([np.cumsum(one.counts) - one.counts for one in found])
-        starts = np.concatenate([one.starts for one in found])
-        counts = np.concatenate([one.counts for one in found])
-        whole = np.concatenate([one.whole for one in found])
+        row_numbers = np.repeat(np.arange(len(found)), [len(one) for one in found])
+        starts, stops, document_ends = np.concatenate(found).T
+        counts = stops - starts
+        whole = stops == document_ends
+        filled = np.bincount(row_numbers, weights=counts).astype(np.int64)
+        columns = np.cumsum(counts) - counts - (np.cumsum(filled) - filled)[row_numbers]
         last = row_numbers * self.context + columns + counts - 1
-        # The split's border may cut a document: what is left of it does not end there.
-        cut = whole & (starts + counts == self._stop) & self._cuts_document
+        # The split's border may cut a document: its piece does not end where the document does.
+        cut = whole & (stops == self._stop) & self._cuts_document
         return Rows(
             # A window that ends inside its document reads on: the next token is its last target.
             pieces=Pieces(
@@ -127,25 +127,6 @@ class DocumentWindows:
             closing=last[whole & ~cut],
         )
 
-    def _window(self, block: _Block, number: int) -> _Window:
-        full = int(block.full_after[-1])
-        if number < full:
-            document = int(np.searchsorted(block.full_after, number, side="right"))
-            before = int(block.full_after[document - 1]) if document else 0
-            start = int(block.edges[document]) + (number - before) * self.context
-            return _Window(
-                starts=np.array([start], dtype=np.int64),
-                counts=np.array([self.context], dtype=np.int64),
-                whole=np.array([start + self.context == int(block.edges[document + 1])]),
-            )
-        members = np.sort(block.packed[block.rows == number - full])
-        counts = block.rests[members]
-        return _Window(
-            starts=block.edges[members + 1] - counts,
-            counts=counts,
-            whole=np.ones(len(members), dtype=np.bool_),
-        )
-
     def _count_windows(self) -> Numbers:
         blocks = -(-self._document_count // self._block_documents)
         counts = np.zeros(blocks + 1, dtype=np.int64)
@@ -155,11 +136,11 @@ class DocumentWindows:
         return after
 
     def _block(self, number: int) -> _Block:
-        """A block's packing: kept if it was asked for lately, for reading ahead asks twice."""
+        """A block's packing, cached: reading ahead asks twice for each."""
         found = self._kept.pop(number, None)
         if found is None:
             found = self._pack(number)
-        self._kept[number] = found  # last in the dict, for it was used last
+        self._kept[number] = found  # last in the dict: used last
         if len(self._kept) * self._block_documents > _KEPT_DOCUMENTS:
             del self._kept[next(iter(self._kept))]
         return found
@@ -181,7 +162,7 @@ class DocumentWindows:
         )
 
     def _edges(self, number: int) -> Numbers:
-        """Where a block's documents begin and end; those that the split's borders cut are cut."""
+        """Where a block's documents begin and end, cut at the borders of the split."""
         first = self._first_document + number * self._block_documents
         stop = min(first + self._block_documents, self._first_document + self._document_count)
         ends = self._documents.between(max(0, first - 1), stop)
@@ -196,7 +177,7 @@ class DocumentWindows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentRun:
-    """Windows by number; each block is packed when its window is asked for."""
+    """Document windows looked up by number; a block is packed when its window is needed."""
 
     windows: DocumentWindows
     numbers: Numbers
@@ -205,42 +186,48 @@ class DocumentRun:
         return self.windows.rows(self.numbers[start:stop])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Window:
-    starts: Numbers
-    counts: Numbers
-    whole: npt.NDArray[np.bool_]
-    """Whether a piece ends where its document does."""
+def _pieces_of(block: _Block, number: int, context: int) -> Numbers:
+    """The pieces in one window of a block, one row each: start, stop, and the end of its document."""
+    full = int(block.full_after[-1])
+    if number < full:
+        document = int(np.searchsorted(block.full_after, number, side="right"))
+        before = int(block.full_after[document - 1]) if document else 0
+        start = int(block.edges[document]) + (number - before) * context
+        return np.array([[start, start + context, block.edges[document + 1]]], dtype=np.int64)
+    members = np.sort(block.packed[block.rows == number - full])
+    ends = block.edges[members + 1]
+    return np.stack([ends - block.rests[members], ends, ends], axis=1)
 
 
 class PlainPacker:
-    """Best fit, step by step. Holds nothing."""
+    """Best fit in Python. Holds nothing."""
 
-    def __init__(self, room: int) -> None:
-        self._room = room
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
 
     def pack(self, lengths: Numbers) -> tuple[Numbers, int]:
-        """The row of each length (longest first), and how many rows there are."""
-        rows, made = best_fit_reference(lengths.tolist(), self._room)
+        """The row of each length (longest first), and the number of rows."""
+        rows, made = best_fit_reference(lengths.tolist(), self._capacity)
         return np.array(rows, dtype=np.int64), made
 
 
 class NativePacker:
-    """The same in the compiled part. Holds scratch of 8 bytes for each token of the context."""
+    """Best fit in the compiled part. Holds 8 bytes of scratch memory for each token of the context."""
 
-    def __init__(self, room: int, native: ctypes.CDLL) -> None:
-        self._room = room
+    def __init__(self, capacity: int, native: ctypes.CDLL) -> None:
+        self._capacity = capacity
         self._native = native
-        self._newest = np.empty(room + 1, dtype=np.int64)
-        self._open = np.empty(room // 64 + 1, dtype=np.uint64)
+        self._newest = np.empty(capacity + 1, dtype=np.int64)
+        self._open = np.empty(capacity // 64 + 1, dtype=np.uint64)
 
     def pack(self, lengths: Numbers) -> tuple[Numbers, int]:
+        """The row of each length (longest first), and the number of rows."""
         lengths = np.ascontiguousarray(lengths)
         rows, older = np.empty_like(lengths), np.empty_like(lengths)
         made = self._native.lt_best_fit(
             len(lengths),
             lengths.ctypes.data,
-            self._room,
+            self._capacity,
             rows.ctypes.data,
             self._newest.ctypes.data,
             older.ctypes.data,
@@ -249,21 +236,21 @@ class NativePacker:
         return rows, int(made)
 
 
-def make_packer(room: int) -> PlainPacker | NativePacker:
-    """The compiled one where it is at hand."""
+def make_packer(capacity: int) -> PlainPacker | NativePacker:
+    """The compiled packer if it is available, else the one in Python."""
     try:
-        return NativePacker(room, load_native())
+        return NativePacker(capacity, load_native())
     except UsageError:
-        return PlainPacker(room)
+        return PlainPacker(capacity)
 
 
-def best_fit_reference(lengths: Sequence[int], room: int) -> tuple[list[int], int]:
-    """Each length into the row that it leaves the least room in; of those, the one touched last.
+def best_fit_reference(lengths: Sequence[int], capacity: int) -> tuple[list[int], int]:
+    """Put each length into the row where it leaves the least space; of equal rows, the one touched last.
 
     >>> best_fit_reference([6, 5, 3, 2], 8)
     ([0, 1, 1, 0], 2)
     """
-    left: list[tuple[int, int, int]] = []  # (room left, touched when, row)
+    left: list[tuple[int, int, int]] = []  # (space left, touched when, row)
     rows: list[int] = []
     for when, length in enumerate(lengths):
         fitting = [entry for entry in left if entry[0] >= length]
@@ -271,7 +258,7 @@ def best_fit_reference(lengths: Sequence[int], room: int) -> tuple[list[int], in
             best = min(fitting, key=lambda entry: (entry[0], -entry[1]))
             left.remove(best)
         else:
-            best = (room, when, len(left))
+            best = (capacity, when, len(left))
         left.append((best[0] - length, when, best[2]))
         rows.append(best[2])
     return rows, len(left)

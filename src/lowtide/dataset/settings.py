@@ -12,15 +12,15 @@ WindowKind: TypeAlias = Literal["contiguous", "document"]
 OrderKind: TypeAlias = Literal["shuffled", "sequential"]
 
 IGNORE_INDEX = -100
-"""What `torch.nn.functional.cross_entropy` leaves out unless it is told otherwise."""
+"""The target that `torch.nn.functional.cross_entropy` ignores by default."""
 LARGEST_CONTEXT = 1 << 24
 LAST_POSITION = 1 << 61
-"""Windows beyond it cannot be counted in 64 bits; at a million a second they come in 70,000 years."""
+"""Windows after it cannot be counted in 64 bits; at a million a second that is 70,000 years away."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """Everything that decides what a dataset gives; two equal ones give the same batches."""
+    """The arguments of a `TokenDataset`, which decide its batches: equal settings give equal batches."""
 
     path: str
     split: str
@@ -40,12 +40,12 @@ class Settings:
             )
         if self.ignore_index >= 0:
             raise UsageError(
-                f"{self.ignore_index} is a token, and cannot mark what is none",
+                f"{self.ignore_index} may be a token id, so it cannot mark positions without a target",
                 remedy="pass `ignore_index=-100`, or another number below zero",
             )
         if self.val_fraction is not None and not isinstance(self.val_fraction, int | float):
             raise UsageError(
-                f"a share of {self.val_fraction!r} cannot be held out",
+                f"`val_fraction` is {self.val_fraction!r}, which is not a number",
                 remedy="pass `val_fraction=0.1`",
             )
         if self.windows not in ("contiguous", "document"):
@@ -61,7 +61,7 @@ class Settings:
 
 
 def check_position(first: SupportsIndex, count: int) -> int:
-    """Where some windows begin, as Python's own number; UsageError where they cannot be."""
+    """Position of the first of `count` windows as a Python int; UsageError if it is out of range."""
     found = whole("first", first, at_least=0)
     if found + count > LAST_POSITION:
         raise UsageError(
@@ -72,7 +72,7 @@ def check_position(first: SupportsIndex, count: int) -> int:
 
 
 def whole(name: str, value: SupportsIndex, *, at_least: int | None = None) -> int:
-    """A number as Python's own, whatever kind of integer it was; UsageError for what is none."""
+    """Any kind of integer as a Python int; UsageError if it is not one, or too small."""
     try:
         number = operator.index(value)
     except TypeError:

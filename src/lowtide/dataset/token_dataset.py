@@ -1,4 +1,4 @@
-"""TokenDataset: tokens on disk as batches, exact and in the same order for everyone.
+"""TokenDataset: tokens on disk as batches, exact and in the same order on every machine.
 
 train = TokenDataset("tokens", context=1024)
 x, y = train.batch(0, 32)                   # numpy, int64, (32, 1024)
@@ -8,33 +8,31 @@ for x, y in train.loader(32, rank=0):       # torch
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import threading
 import weakref
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
 from typing import TYPE_CHECKING, Literal, overload
 
-from lowtide.dataset.batches import ArrayPool, BatchReader, Borders, check_arrays, choose_targets
-from lowtide.dataset.document_ids import IndexedBorders, PieceBorders, TokenBorders
+from lowtide.dataset.batches import ArrayPool, BatchReader, check_arrays
+from lowtide.dataset.document_ids import Borders, IndexedBorders, PieceBorders, TokenBorders
 from lowtide.dataset.find_tokens import (
-    count_learnt,
+    count_targets,
     digest_documents,
-    digest_learnt,
+    digest_loss_mask,
     digest_tokens,
     find_tokens,
     stored_documents,
 )
 from lowtide.dataset.items import TrainerItems, WindowItems
-from lowtide.dataset.learnt_targets import find_learnt
-from lowtide.dataset.need_torch import need_torch as need_torch
 from lowtide.dataset.order import Numbers
 from lowtide.dataset.pack_documents import DocumentWindows
-from lowtide.dataset.read_ahead import ReadAhead
-from lowtide.dataset.schedule import Schedule
+from lowtide.dataset.schedule import ReadAhead, Schedule
 from lowtide.dataset.settings import (
     IGNORE_INDEX,
     LAST_POSITION,
@@ -46,10 +44,9 @@ from lowtide.dataset.settings import (
 )
 from lowtide.dataset.windows import ContiguousWindows, Windows
 from lowtide.errors import LowtideError, UsageError
-from lowtide.shards.documents import DocumentIndex, ScannedDocuments, index_path
-from lowtide.shards.layout import Format
+from lowtide.shards.documents import DocumentIndex, ScannedDocuments
+from lowtide.shards.layout import Format, TokenFile
 from lowtide.shards.manifest import ExamplesRecord, TokenizerRecord
-from lowtide.shards.peers import TokenFile
 from lowtide.shards.stamps import StampedFiles, changed
 from lowtide.shards.token_pieces import make_copier
 
@@ -58,14 +55,26 @@ if TYPE_CHECKING:
     from lowtide.dataset.loader import Loader
 
 
+def need_torch(
+    why: str = "a loader gives torch tensors",
+    *,
+    instead: str = ", or use `batch`, which gives numpy arrays",
+) -> None:
+    """Raise UsageError if torch is not installed; does not load it."""
+    if importlib.util.find_spec("torch") is None:
+        raise UsageError(
+            f"{why}, and torch is not installed", remedy=f"`pip install 'lowtide[train]'`{instead}"
+        )
+
+
 class TokenDataset:
     """The windows of one split. Batch k is a pure function of (dataset, seed, k).
 
-    `path` is a folder of lowtide, or what nanoGPT, llm.c, Megatron or numpy left. `context` is the length of a
-    window. `windows="document"` never lets a target cross a document, and is what examples get unless
-    `"contiguous"` is asked for; of them, only learnt tokens are targets. `order="sequential"` is for
-    evaluation. `val_fraction` holds out the end of files that have no split of their own. `tokenizer`
-    tells what a peer's files do not: the vocabulary, and where documents end.
+    `path` is a folder of lowtide, or files of nanoGPT, llm.c, Megatron or numpy. `context` is the length of a
+    window. `windows="document"` never lets a target cross a document, and is the default for examples, whose
+    targets are limited to their loss mask. `order="sequential"` is for evaluation. `val_fraction` takes the
+    validation split from the end of files that have none. `tokenizer` supplies what a peer's files do not
+    say: the vocabulary, and where documents end.
     """
 
     def __init__(
@@ -92,24 +101,18 @@ class TokenDataset:
             tokenizer=_absolute_if_file(tokenizer),
             ignore_index=whole("ignore_index", ignore_index),
         )
-        named = self.settings
-        self._found = find_tokens(
-            named.path, split, val_fraction=val_fraction, tokenizer=named.tokenizer
-        )
-        if windows is None and self._found.split.learnt is not None:
+        self._found = find_tokens(self.settings)
+        if windows is None and self._found.split.loss_mask is not None:
             self.settings = replace(self.settings, windows="document")
         self._lock, self._process = threading.Lock(), os.getpid()
         self._index_stamp: StampedFiles | None = None
-        self._learnt = find_learnt(self._found, self.settings)
         self._windows = self._cut()
-        context, seed = self.settings.context, self.settings.seed
-        self._schedule = Schedule(self._windows, seed=seed, shuffled=order == "shuffled")
-        scattered = order == "shuffled" or self.settings.windows == "document"
-        self._reader = BatchReader(
-            make_copier(self.files, scattered=scattered), dtype=self.files[0].dtype, context=context
-        )
-        self._read_ahead = ReadAhead(self._fetch, context=context) if scattered else None
-        self._targets = choose_targets(self._found, self.settings)
+        shuffled = order == "shuffled"
+        self._schedule = Schedule(self._windows, seed=self.settings.seed, shuffled=shuffled)
+        scattered = shuffled or self.settings.windows == "document"
+        self._copier = make_copier(self.files, scattered=scattered)
+        self._reader = BatchReader(self._copier, self._found, self.settings)
+        self._read_ahead = ReadAhead(self._fetch, context=self.context) if scattered else None
         self._borders: Borders | None = None
         self._pool = ArrayPool()
 
@@ -120,7 +123,7 @@ class TokenDataset:
 
     @property
     def tokens(self) -> int:
-        """Tokens of the split, or of the share of it that was asked for."""
+        """Tokens of the split, or of the share of it that `val_fraction` selects."""
         return self._found.tokens
 
     @property
@@ -130,7 +133,7 @@ class TokenDataset:
 
     @property
     def windows(self) -> Windows:
-        """How the stream is cut."""
+        """How the stream is cut into windows."""
         return self._windows
 
     @property
@@ -140,35 +143,35 @@ class TokenDataset:
 
     @property
     def format(self) -> Format:
-        """How the tokens lie on disk."""
+        """The format of the files."""
         return self._found.dataset.format
 
     @property
     def tokenizer(self) -> TokenizerRecord | None:
-        """None where neither the files nor the caller name it."""
+        """The tokenizer that made the tokens; None if neither the files nor the caller name it."""
         return self._found.dataset.tokenizer
 
     @property
     def document_count(self) -> int | None:
-        """Documents of the whole split, where an index knows them without a scan."""
+        """Documents of the whole split; None if only a scan could count them."""
         documents = self._found.split.documents
         unknown = documents is None or isinstance(documents, ScannedDocuments)
         return None if unknown else self._found.split.document_count
 
     @property
     def examples(self) -> ExamplesRecord | None:
-        """How examples became tokens; None for text."""
+        """How examples were turned into tokens; None for text."""
         manifest = self._found.dataset.manifest
         return manifest.examples if manifest else None
 
     @property
     def learnt_tokens(self) -> int | None:
-        """Tokens that are learnt; None for text, which all is. With a `val_fraction`, a pass over the bits."""
-        return count_learnt(self._found)
+        """Tokens that are targets by the loss mask; None for text. Costs a pass if a `val_fraction` is set."""
+        return count_targets(self._found)
 
     @property
     def padding_share(self) -> float:
-        """Of all positions in an epoch's windows."""
+        """Share of padding among all positions of an epoch's windows."""
         return 1 - self._windows.tokens / (self.window_count * self.context)
 
     @overload
@@ -182,8 +185,8 @@ class TokenDataset:
     def batch(self, k: int, batch_size: int, *, documents: bool = False) -> tuple[Numbers, ...]:
         """Batch `k`: tokens `x` and targets `y`, int64 arrays of `batch_size` rows.
 
-        Batches go on over the end of an epoch into the next one. With `documents`, a third array numbers the
-        documents in each row. Arrays are the caller's to keep or change.
+        A batch may cross the end of an epoch into the next one. With `documents`, a third array numbers the
+        documents in each row. The caller may keep or change the arrays.
         """
         count = whole("batch_size", batch_size, at_least=1)
         return self.read(whole("k", k, at_least=0) * count, count, documents=documents)
@@ -196,7 +199,7 @@ class TokenDataset:
         return arrays
 
     def fill(self, first: int, arrays: tuple[Numbers, ...]) -> None:
-        """The same into arrays at hand (contiguous, int64): x, y and, where there is a third, documents."""
+        """Read windows from position `first` on into contiguous int64 arrays: x, y and perhaps documents."""
         first = check_position(first, len(arrays[0]))
         check_arrays(arrays, self.context)
         if not len(arrays[0]):
@@ -206,16 +209,14 @@ class TokenDataset:
             ids = arrays[2] if len(arrays) > 2 else None
             borders = self._known_borders() if ids is not None else None
             started = perf_counter()
-            self._reader.fill(rows, self._targets, arrays[0], arrays[1], borders=borders, ids=ids)
-            if self._learnt is not None:
-                self._learnt.silence(rows, arrays[1])
+            self._reader.fill(rows, arrays[0], arrays[1], borders=borders, ids=ids)
             if self._index_stamp is not None:
                 self._index_stamp.check([0])
             if self._read_ahead is not None:
                 self._read_ahead.after(first, len(arrays[0]), perf_counter() - started)
 
     def epoch(self, batch_size: int, *, epoch: int = 0) -> Iterator[tuple[Numbers, Numbers]]:
-        """Every window of one epoch once; the last batch may be short. What evaluation wants."""
+        """Every window of one epoch once, as evaluation needs them; the last batch may be short."""
         number = whole("epoch", epoch, at_least=0)
         return self._epoch(whole("batch_size", batch_size, at_least=1), number)
 
@@ -250,29 +251,30 @@ class TokenDataset:
             rank=rank,
             world_size=world_size,
             start=start,
-            stop=None if epochs is None else self._windows_of(epochs),
+            stop=None if epochs is None else self._window_count_of(epochs),
             device=device,
             prefetch=prefetch,
             documents=documents,
         )
 
-    def _windows_of(self, epochs: float) -> int:
+    def _window_count_of(self, epochs: float) -> int:
         if not 0 < epochs < float("inf"):
             raise UsageError(
-                f"{epochs} epochs cannot be run", remedy="pass a number above 0, or none for no end"
+                f"`epochs` is {epochs}, not a number above 0",
+                remedy="pass `epochs=1`, or None for no end",
             )
         return max(1, round(epochs * self.window_count))
 
     def items(self, *, epochs: int = 1, start: int = 0) -> WindowItems:
-        """One window an item, `(x, y)`, for `torch.utils.data.DataLoader(..., shuffle=False)`."""
+        """One window per item, `(x, y)`, for `torch.utils.data.DataLoader(..., shuffle=False)`."""
         return WindowItems(self, first=start, stop=whole("epochs", epochs) * self.window_count)
 
     def trainer_items(self, *, epochs: int = 1, start: int = 0) -> TrainerItems:
-        """One window an item, `input_ids` and `labels`, for the Hugging Face Trainer."""
+        """One window per item, `input_ids` and `labels`, for the Hugging Face Trainer."""
         return TrainerItems(self, first=start, stop=whole("epochs", epochs) * self.window_count)
 
     def describe(self) -> LoaderFacts:
-        """What a loader will see and hold; print it."""
+        """Facts about the data and the memory it takes; print it."""
         from lowtide.dataset.describe import describe
 
         return describe(self)
@@ -282,7 +284,7 @@ class TokenDataset:
         return self._schedule.numbers(first, count)
 
     def identity(self) -> dict[str, str | int | float | None]:
-        """What a resumed run must find unchanged; part of every `state_dict`."""
+        """What must be unchanged when training resumes; part of every `state_dict`."""
         found: dict[str, str | int | float | None] = {
             "tokens": self.tokens,
             "digest": digest_tokens(self._found),
@@ -296,8 +298,8 @@ class TokenDataset:
             if self.settings.windows == "document"
             else None,
         }
-        if self._learnt is not None:  # else as it always was: old runs go on
-            found["learnt"] = digest_learnt(self._found)
+        if self._found.split.loss_mask is not None:  # no key for text: old runs must resume
+            found["learnt"] = digest_loss_mask(self._found)
         return found
 
     def __repr__(self) -> str:
@@ -307,18 +309,14 @@ class TokenDataset:
             f"windows={named.windows!r}, order={named.order!r}): {self.tokens} tokens"
         )
 
-    def _file_times(self) -> list[tuple[int, int]]:
-        """Size and time of change of each file, as they were when it was opened."""
-        return self._reader.file_times()
-
     def close(self) -> None:
-        """Let go of the files; reading again opens them again."""
+        """Release the files; reading again opens them again."""
         with self._own_lock():
-            self._reader.close()
+            self._copier.close()
 
     def __reduce__(self) -> tuple[object, tuple[Settings, list[tuple[int, int]]]]:
-        """A worker process opens the files by itself, if they are still the same."""
-        return _open_again, (self.settings, self._file_times())
+        """A worker process opens the files itself, and checks that they are still the same."""
+        return _open_again, (self.settings, self._copier.file_times())
 
     def _cut(self) -> Windows:
         found, context = self._found, self.context
@@ -335,9 +333,9 @@ class TokenDataset:
         )
 
     def _find_documents(self) -> DocumentIndex:
-        """The index, watched from now on: who rewrites it must not move windows in silence."""
-        split = self._found.split
-        path = index_path(split.documents) if split.documents is not None else None
+        """The index, stamped from now on: if it is rewritten, windows must not move silently."""
+        index = self._found.split.documents
+        path = index.path if index is not None else None
         self._index_stamp = StampedFiles([path]) if path is not None else None
         documents, temporary = stored_documents(self._found)
         if temporary is not None:
@@ -345,15 +343,15 @@ class TokenDataset:
         return documents
 
     def _own_lock(self) -> threading.Lock:
-        """The lock, or a fresh one in a forked process: the parent's may have been held just then."""
+        """The lock, or a new one in a forked process: the parent's may have been held during the fork."""
         if self._process != os.getpid():
             self._process, self._lock = os.getpid(), threading.Lock()
         return self._lock
 
     def _fetch(self, first: int, count: int) -> None:
         if first + count <= LAST_POSITION:
-            with suppress(LowtideError):  # whoever reads those windows will be told
-                self._reader.fetch(self._schedule.peek(first, count))
+            with suppress(LowtideError):  # reading those windows will raise it
+                self._copier.fetch(self._schedule.peek(first, count).pieces)
 
     def _known_borders(self) -> Borders:
         if self._borders is None:
@@ -371,7 +369,7 @@ class TokenDataset:
 
 
 def _absolute_if_file(tokenizer: str | None) -> str | None:
-    """A path must not depend on the folder that a worker process starts in."""
+    """Make a path independent of the folder that a worker process starts in."""
     if tokenizer is None or not Path(tokenizer).exists():
         return tokenizer
     return str(Path(tokenizer).absolute())
@@ -383,18 +381,9 @@ def _remove(path: Path, owner: int) -> None:
 
 
 def _open_again(settings: Settings, file_times: list[tuple[int, int]]) -> TokenDataset:
-    opened = TokenDataset(
-        settings.path,
-        settings.split,
-        settings.context,
-        settings.seed,
-        windows=settings.windows,
-        order=settings.order,
-        val_fraction=settings.val_fraction,
-        tokenizer=settings.tokenizer,
-        ignore_index=settings.ignore_index,
-    )
-    for file, before, now in zip(opened.files, file_times, opened._file_times(), strict=True):
+    opened = TokenDataset(**asdict(settings))
+    now_times = opened._copier.file_times()
+    for file, before, now in zip(opened.files, file_times, now_times, strict=True):
         if before != now:
             raise changed(file.path)
     return opened

@@ -3,10 +3,10 @@
     tokens 0 … 9, context 4, shift 1      [1 2 3 4] [5 6 7 8] [9 0]
                                  targets   2 3 4 5   6 7 8 9   · 1
 
-Each epoch cuts at other places. The last window is short when the context does not divide the stream; its
-rest is padding. A token's target is the one that follows it in the stream: the last token has none, and
-what comes after the joint is the target of nothing. So in every epoch each token is in one window, and each
-token but the first is a target once.
+Each epoch cuts at different places. The last window is short when the context does not divide the stream;
+its rest is padding. A token's target is the one that follows it in the stream: the last token has none, and
+the first token is nobody's target. So in every epoch each token is in one window, and each token except the
+first is a target once.
 """
 
 from __future__ import annotations
@@ -27,55 +27,55 @@ _NONE: Numbers = np.empty(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rows:
-    """Windows as rows of `context + 1` tokens: a window's own, then the token that follows it."""
+    """Windows as rows of `context + 1` tokens: the window's own, then the token that follows it."""
 
     pieces: Pieces
-    """Places count through all rows, one behind another."""
+    """Where the tokens lie in the stream; places count through all rows."""
     piece_rows: Numbers
-    """The row of each piece; rows go up."""
+    """The row of each piece, ascending."""
     filled: Numbers | None
     """Tokens in each row; None when all rows are full."""
     silent: Numbers
     """Positions that nothing follows, counted through rows of `context`; padding is not among them."""
     closing: Numbers
-    """Positions of documents' last tokens, where windows keep to documents."""
+    """Positions of documents' last tokens, in document windows."""
 
 
 class WindowRun(Protocol):
-    """Some windows, one behind another, looked up together."""
+    """Consecutive windows that were looked up together."""
 
     def rows(self, start: int, stop: int) -> Rows:
-        """Where the tokens of windows `start` up to `stop` of the run lie."""
+        """Where the tokens of windows `start` up to `stop` of these lie."""
 
 
 class Windows(Protocol):
-    """How a stream is cut: windows by number, with what each holds."""
+    """How a stream is cut: windows by number, with the tokens in each."""
 
     @property
     def count(self) -> int:
-        """Windows in an epoch; the same in every one."""
+        """Windows in an epoch, equal for all epochs."""
 
     @property
     def tokens(self) -> int:
-        """Tokens that an epoch's windows hold together."""
+        """Tokens in all windows of an epoch."""
 
     def tokens_in(self, epochs: Numbers, numbers: Numbers) -> int:
-        """Tokens that these windows hold together."""
+        """Tokens in these windows."""
 
     def look_up(self, epochs: Numbers, numbers: Numbers) -> WindowRun:
-        """Thousands of windows at once: what is the same for all is then done once."""
+        """Look up thousands of windows at once: their common arithmetic is done in one go."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContiguousWindows:
-    """The stream from `start` on, `tokens` long."""
+    """Windows of the stream's tokens from `start` on."""
 
     start: int
     tokens: int
     context: int
     seed: int
     shifted: bool = True
-    """False: every epoch is cut at 0, `context`, …; for evaluation."""
+    """False cuts every epoch at 0, `context`, 2 · `context`, …; for evaluation."""
 
     def __post_init__(self) -> None:
         if self.tokens <= self.context:
@@ -84,7 +84,7 @@ class ContiguousWindows:
                 f"{self.tokens} tokens there are",
                 remedy=f"pass a context of at most {self.tokens - 1}, or more data"
                 if self.tokens > 1
-                else "make the dataset from more text, or hold less of it out",
+                else "make the dataset from more text, or use a smaller validation split",
             )
 
     @property
@@ -107,13 +107,13 @@ class ContiguousWindows:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContiguousRun:
-    """Windows that have been looked up."""
+    """Contiguous windows that were looked up together."""
 
     windows: ContiguousWindows
     starts: Numbers
     filled: Numbers
     odd: list[int]
-    """Which of them are short, or reach the end of the stream: one or two in an epoch."""
+    """The windows that are short, or reach the end of the stream: one or two per epoch."""
 
     def rows(self, start: int, stop: int) -> Rows:
         if bisect_left(self.odd, start) == bisect_left(self.odd, stop):
@@ -147,7 +147,7 @@ class ContiguousRun:
 
 
 def _plain_rows(starts: Numbers, context: int) -> Rows:
-    """Full windows that lie in one piece, as nearly all do."""
+    """Full windows in one piece each, as nearly all are."""
     row_numbers, counts, places = _plain_columns(len(starts), context)
     return Rows(
         pieces=Pieces(starts=starts, counts=counts, places=places),
@@ -160,6 +160,7 @@ def _plain_rows(starts: Numbers, context: int) -> Rows:
 
 @lru_cache(maxsize=16)
 def _plain_columns(count: int, context: int) -> tuple[Numbers, Numbers, Numbers]:
+    """Row number, length and place of each piece of full windows; kept, for batches are of one size."""
     row_numbers = np.arange(count, dtype=np.int64)
     counts = np.full(count, context + 1, dtype=np.int64)
     return row_numbers, counts, row_numbers * (context + 1)

@@ -18,7 +18,7 @@ import msgspec
 from lowtide.units import format_bytes, format_count, format_seconds, printable
 
 if TYPE_CHECKING:
-    from lowtide.dataset.check import LoaderCheck
+    from lowtide.dataset.describe import LoaderCheck
     from lowtide.shards.describe import DatasetFacts, Sample, SplitFacts
     from lowtide.shards.manifest import DatasetManifest, ExamplesRecord
     from lowtide.shards.verify import Verification

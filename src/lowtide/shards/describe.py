@@ -1,7 +1,7 @@
 """Facts about a dataset for people: counts, sizes, the longest documents, a few samples.
 
 Costs one pass over the document index; tokens are read only for the samples (and, in a peer's files
-without an index, to find the documents). Ids become text by a callable that the caller passes in.
+without an index, to find the documents). The caller passes in a function that turns ids into text.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from lowtide.shards.layout import SPLITS, Format, Placement, TokenArray
-from lowtide.shards.learnt import BitArray
-from lowtide.shards.manifest import DatasetManifest, ExamplesRecord, TokenizerRecord
+from lowtide.shards.loss_mask import BitArray
+from lowtide.shards.manifest import ExamplesRecord, TokenizerRecord
 from lowtide.shards.read import Dataset, TokenSplit
 
 LONGEST_SHOWN = 5
@@ -23,7 +23,7 @@ _SHOWN_EXAMPLE_TOKENS = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DocumentFact:
-    """One document's place."""
+    """Where one document lies in its split."""
 
     number: int
     start: int
@@ -43,18 +43,18 @@ class SplitFacts:
     """Token files with their headers; without indexes and manifest."""
     shortest_document_tokens: int | None
     longest_documents: tuple[DocumentFact, ...]
-    """Longest first; of equals, the earlier."""
+    """Longest first; of equal ones, the earlier."""
     learnt_tokens: int | None = None
-    """None for text, of which all tokens are learnt."""
+    """Set bits of the loss mask; None for text, where every token is a target."""
 
     @property
     def tokens_per_document(self) -> float | None:
-        """The mean; None without documents."""
+        """Mean document length; None without documents."""
         return self.tokens / self.documents if self.documents else None
 
     @property
     def learnt_share(self) -> float | None:
-        """Of the tokens; None for text, and without tokens."""
+        """Share of the tokens that are targets; None for text, and without tokens."""
         if self.learnt_tokens is None or not self.tokens:
             return None
         return self.learnt_tokens / self.tokens
@@ -85,13 +85,13 @@ class DatasetFacts:
 
     @property
     def documents(self) -> int | None:
-        """Documents over all splits; None when one split's are not known."""
+        """Documents over all splits; None when one split does not know its own."""
         counts = [split.documents for split in self.splits if split.documents is not None]
         return sum(counts) if len(counts) == len(self.splits) else None
 
     @property
     def bytes_per_token(self) -> float | None:
-        """Bytes of text for each token; None when the text is not known."""
+        """Mean bytes of text per token; None when the text is not known."""
         return self.text_bytes / self.tokens if self.text_bytes and self.tokens else None
 
 
@@ -104,24 +104,20 @@ class Sample:
     text: str
     shown_tokens: int
     learnt: tuple[tuple[int, int], ...] | None = None
-    """Stretches of the shown tokens that are learnt, as [start, end); None for text."""
+    """Ranges of the shown tokens that are targets, as [start, end); None for text."""
     learnt_text: tuple[tuple[int, int], ...] | None = None
-    """The same stretches in characters of `text`."""
+    """The ranges of `learnt`, counted in characters of `text`."""
 
 
 def describe_dataset(dataset: Dataset, *, longest: int = LONGEST_SHOWN) -> DatasetFacts:
     """All figures; holds `longest` documents per split besides one piece of the index."""
-    manifest = dataset.manifest
-    files = [file for split in dataset.splits.values() for file in split.files]
+    manifest, files = dataset.manifest, dataset.files
     return DatasetFacts(
         format=dataset.format,
         token_bytes=files[0].dtype.itemsize if files else 2,
         eot=dataset.eot,
         tokenizer=dataset.tokenizer,
-        splits=tuple(
-            _describe_split(split, longest, _learnt_tokens(manifest, split))
-            for split in dataset.splits.values()
-        ),
+        splits=tuple(_describe_split(dataset, split, longest) for split in dataset.splits.values()),
         text_bytes=manifest.text_bytes if manifest else None,
         inputs=len(manifest.inputs) if manifest else 0,
         bad_rows=manifest.bad_rows if manifest else 0,
@@ -140,14 +136,14 @@ def sample_documents(
 ) -> list[Sample]:
     """The beginnings of `count` documents, spread evenly over the largest split.
 
-    So much of each as one can read; of examples more, for what is learnt stands at their end.
+    Each is cut to a readable length; examples are cut later, because their targets come last.
     """
     split = max(dataset.splits.values(), key=lambda one: one.tokens)
     documents = split.document_count
     if not documents:
         return []
     if longest_tokens is None:
-        longest_tokens = _SHOWN_TEXT_TOKENS if split.learnt is None else _SHOWN_EXAMPLE_TOKENS
+        longest_tokens = _SHOWN_EXAMPLE_TOKENS if split.loss_mask else _SHOWN_TEXT_TOKENS
     numbers = sorted({documents * k // count for k in range(count)})
     return [_sample(split, number, decode, longest_tokens) for number in numbers]
 
@@ -159,7 +155,7 @@ def _sample(
     stop = min(end, start + longest_tokens)
     ids = split.read(start, stop)
     text = decode(ids)
-    learnt = None if split.learnt is None else _stretches(split.learnt.read(start, stop))
+    learnt = _ranges(split.loss_mask.read(start, stop)) if split.loss_mask else None
     return Sample(
         split=split.name,
         document=DocumentFact(number=number, start=start, tokens=end - start),
@@ -170,19 +166,19 @@ def _sample(
     )
 
 
-def _stretches(flags: BitArray) -> tuple[tuple[int, int], ...]:
+def _ranges(flags: BitArray) -> tuple[tuple[int, int], ...]:
     """`0 1 1 0 1` is `(1, 3), (4, 5)`."""
     borders = np.flatnonzero(np.diff(flags.astype(np.int8), prepend=0, append=0))
     return tuple((int(a), int(b)) for a, b in borders.reshape(-1, 2))
 
 
 def _in_characters(
-    stretches: tuple[tuple[int, int], ...],
+    ranges: tuple[tuple[int, int], ...],
     ids: TokenArray,
     text: str,
     decode: Callable[[TokenArray], str],
 ) -> tuple[tuple[int, int], ...]:
-    """Where stretches of tokens lie in their text. A border inside a character moves before it."""
+    """Where ranges of tokens lie in their text. A border inside a character moves before it."""
 
     def place(tokens: int) -> int:
         before = decode(ids[:tokens])
@@ -191,18 +187,14 @@ def _in_characters(
         )
         return next(same, min(len(before), len(text)))
 
-    return tuple((place(a), place(b)) for a, b in stretches)
+    return tuple((place(a), place(b)) for a, b in ranges)
 
 
-def _learnt_tokens(manifest: DatasetManifest | None, split: TokenSplit) -> int | None:
-    if manifest is None or split.name not in SPLITS:
-        return None
-    learnt = manifest.splits[split.name].learnt
-    return learnt.tokens if learnt else None
-
-
-def _describe_split(split: TokenSplit, longest: int, learnt_tokens: int | None) -> SplitFacts:
+def _describe_split(dataset: Dataset, split: TokenSplit, longest: int) -> SplitFacts:
     shortest, longest_documents = _extremes(split, longest)
+    loss_mask = None
+    if dataset.manifest and split.name in SPLITS:
+        loss_mask = dataset.manifest.splits[split.name].learnt
     return SplitFacts(
         name=split.name,
         tokens=split.tokens,
@@ -211,7 +203,7 @@ def _describe_split(split: TokenSplit, longest: int, learnt_tokens: int | None) 
         stored_bytes=sum(file.file_bytes for file in split.files),
         shortest_document_tokens=shortest,
         longest_documents=longest_documents,
-        learnt_tokens=learnt_tokens,
+        learnt_tokens=loss_mask.tokens if loss_mask else None,
     )
 
 

@@ -1,7 +1,7 @@
-"""Where documents lie in a token stream: read from our index, from Megatron's, or found by a scan.
+"""Where documents lie in a token stream: read from our index, or found by a scan.
 
-All three answer the same questions and none holds the answers: an index of a billion documents
-stays on the disk.
+Both answer the same questions, as Megatron's index does (`megatron.MegatronIndex`), and none holds the
+answers: an index of a billion documents stays on the disk.
 """
 
 from __future__ import annotations
@@ -13,21 +13,22 @@ from typing import Protocol
 
 import numpy as np
 
-from lowtide.errors import VerificationError
 from lowtide.shards.layout import NPY_HEADER_BYTES, EndArray, Placement, TokenArray
-from lowtide.shards.megatron import MegatronIndex
 from lowtide.shards.payload import INDEX_PIECE_BYTES, PIECE_BYTES, read_exactly, read_pieces
 
 _SCAN_TOKENS = PIECE_BYTES // 4
-_DOCUMENTS_AT_ONCE = 1 << 16
 
 
 class DocumentIndex(Protocol):
-    """Document `k` is the tokens from end `k - 1` (or 0) up to end `k`."""
+    """Document `k` consists of the tokens from end `k - 1` (or 0) up to end `k`."""
+
+    @property
+    def path(self) -> Path | None:
+        """The file that stores the ends; None where a scan finds them."""
 
     @property
     def count(self) -> int:
-        """How many documents end in the stream."""
+        """Number of documents that end in the stream."""
 
     def ends(self, first: int = 0) -> Iterator[EndArray]:
         """The ends from document `first` on, in pieces; use each before asking for the next."""
@@ -36,18 +37,11 @@ class DocumentIndex(Protocol):
         """The position after one document's last token."""
 
     def between(self, first: int, stop: int) -> EndArray:
-        """The ends of documents `first` up to `stop`, of which there should be few."""
-
-
-def index_path(documents: DocumentIndex) -> Path | None:
-    """The file that tells where documents end; None where a scan does."""
-    if isinstance(documents, StoredDocuments):
-        return documents.path
-    return documents.index.path if isinstance(documents, MegatronDocuments) else None
+        """The ends of documents `first` up to `stop`; meant for a few."""
 
 
 def documents_before(documents: DocumentIndex, position: int) -> int:
-    """How many documents end at or before a position; a few dozen look-ups in an index."""
+    """Number of documents that end at or before a position; a few dozen look-ups in an index."""
     low, high = 0, documents.count
     while low < high:
         middle = (low + high) // 2
@@ -66,73 +60,30 @@ class StoredDocuments:
     count: int
 
     def ends(self, first: int = 0) -> Iterator[EndArray]:
-        """Streams the file from there on."""
+        """Read the file from document `first` on."""
         offset = NPY_HEADER_BYTES + 8 * first
         length = 8 * max(0, self.count - first)
         for piece in read_pieces(self.path, offset, length, piece_bytes=INDEX_PIECE_BYTES):
             yield np.frombuffer(piece, dtype="<i8")
 
     def end(self, number: int) -> int:
-        """Reads eight bytes."""
+        """Read eight bytes."""
         return int(self.between(number, number + 1)[0])
 
     def between(self, first: int, stop: int) -> EndArray:
-        """Reads so many times eight bytes."""
+        """Read eight bytes per document, in one go."""
         found = read_exactly(self.path, NPY_HEADER_BYTES + 8 * first, 8 * (stop - first))
         return np.frombuffer(found, dtype="<i8")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MegatronDocuments:
-    """A peer's `.idx`. Sequences lie one behind another (`index_problems` proves it)."""
-
-    index: MegatronIndex
-    tokens: int
-
-    @property
-    def count(self) -> int:
-        """As the header says."""
-        return self.index.documents
-
-    def ends(self, first: int = 0) -> Iterator[EndArray]:
-        """Follows documents to their sequences and those to their byte offsets."""
-        for start in range(first, self.count, _DOCUMENTS_AT_ONCE):
-            yield self.between(start, min(self.count, start + _DOCUMENTS_AT_ONCE))
-
-    def end(self, number: int) -> int:
-        """Two look-ups in the file."""
-        return int(self.between(number, number + 1)[0])
-
-    def between(self, first: int, stop: int) -> EndArray:
-        """A document ends where the first sequence of the next one begins."""
-        next_sequence = self.index.first_sequences(first + 1, stop + 1)
-        sequences = self.index.sequences
-        if ((next_sequence < 0) | (next_sequence > sequences)).any():
-            raise VerificationError(
-                f"{self.index.path} names sequences it does not have",
-                remedy=f"put {self.index.path.name} back from a copy, or write it again",
-            )
-        ends = np.full(len(next_sequence), self.tokens, dtype=np.int64)
-        inside = next_sequence < sequences
-        if inside.any():
-            ends[inside] = self._offsets(next_sequence[inside]) // self.index.token_bytes
-        return ends
-
-    def _offsets(self, numbers: EndArray) -> EndArray:
-        """First byte of each of these sequences: read in one go where they lie close together."""
-        low, high = int(numbers.min()), int(numbers.max()) + 1
-        if high - low <= 4 * len(numbers) + _DOCUMENTS_AT_ONCE:
-            found: EndArray = self.index.offsets(low, high)[numbers - low]
-            return found
-        return np.concatenate([self.index.offsets(n, n + 1) for n in numbers.tolist()])
 
 
 class ScannedDocuments:
     """Documents of a stream without an index, found by their end-of-text token.
 
-    The first question that needs it costs one pass over the tokens; what is kept of it is one
-    number for every two million tokens.
+    The first question that needs it costs one pass over the tokens, of which one number is kept
+    for every two million tokens.
     """
+
+    path = None
 
     def __init__(
         self,
@@ -150,7 +101,7 @@ class ScannedDocuments:
 
     @property
     def count(self) -> int:
-        """One pass over the tokens at the first call."""
+        """Number of documents; the first call costs one pass over the tokens."""
         counts = self._cumulative()
         return int(counts[-1]) if len(counts) else 0
 
@@ -165,25 +116,25 @@ class ScannedDocuments:
                 yield found[skipped:]
 
     def end(self, number: int) -> int:
-        """Scans two million tokens, once the counts are known."""
+        """Scan two million tokens, once the counts are known."""
         counts = self._cumulative()
         block = int(np.searchsorted(counts, number, side="right"))
         before = int(counts[block - 1]) if block else 0
         return int(self._scan(block * _SCAN_TOKENS)[number - before])
 
     def between(self, first: int, stop: int) -> EndArray:
-        """As `end`, one by one: `stored_documents` makes an index for who needs many."""
+        """One scan per end: for many, write an index first (`dataset.find_tokens.stored_documents`)."""
         return np.array([self.end(number) for number in range(first, stop)], dtype=np.int64)
 
     def _cumulative(self) -> EndArray:
-        """Documents that end in this block of tokens or an earlier one."""
+        """Per block of tokens: documents that end in it or before it."""
         if self._counts is None:
             starts = range(0, self._tokens, _SCAN_TOKENS)
             self._counts = np.cumsum([len(self._scan(start)) for start in starts], dtype=np.int64)
         return self._counts
 
     def _scan(self, start: int) -> EndArray:
-        """The ends that a block of tokens accounts for; the stream's end always is one."""
+        """The ends in the block of tokens from `start`; the stream's end always is one."""
         stop = min(self._tokens, start + _SCAN_TOKENS)
         found = [np.empty(0, dtype=np.int64)]
         at = start

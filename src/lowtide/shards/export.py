@@ -1,16 +1,18 @@
 """The same tokens in another format, without tokenizing again: verify, copy, seal.
 
-The source is proven first: a copy with a fresh manifest must not make damage look sound. Progress
+The source is verified first: a copy with a fresh manifest must not make damage look sound. Progress
 is kept in `.lowtide/export.json` of the new folder; the same call resumes after a crash.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias, cast
+from typing import cast
+
+import numpy as np
 
 from lowtide.errors import UsageError, VerificationError
 from lowtide.shards.layout import (
@@ -25,7 +27,6 @@ from lowtide.shards.layout import (
     Split,
     TokenArray,
 )
-from lowtide.shards.learnt import LearntBits
 from lowtide.shards.manifest import (
     DatasetManifest,
     InputRecord,
@@ -36,17 +37,13 @@ from lowtide.shards.manifest import (
     to_json,
     write_manifest,
 )
-from lowtide.shards.mark import WriterMark
-from lowtide.shards.move_end_of_text import pieces_with_ends
 from lowtide.shards.read import Dataset, TokenSplit, open_dataset
-from lowtide.shards.verify import verify_dataset
-from lowtide.shards.write import SplitWriter
+from lowtide.shards.verify import Progress as Progress
+from lowtide.shards.verify import ProgressCounter, verify_dataset
+from lowtide.shards.write import SplitWriter, WriterMark
 from lowtide.storage.fingerprint import fingerprint_file
 from lowtide.storage.publish import remove_leftovers, storage_errors, sync_folder
 from lowtide.storage.sealed_json import read_sealed, write_sealed
-
-Progress: TypeAlias = Callable[[int, int], None]
-"""Called with tokens copied so far, and in all."""
 
 CHECKPOINT_TOKENS = 1 << 28
 EXPORT_PROGRESS_NAME = "export.json"
@@ -56,7 +53,7 @@ _HABIT: dict[Format, Placement] = {"nanogpt": "end", "llmc": "start", "megatron"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
-    """What is being exported; two calls with equal jobs are the same work."""
+    """What is being exported; an export resumes only one of an equal job."""
 
     layout: ShardLayout
     eot: Placement
@@ -69,10 +66,6 @@ class _State:
 
     job: _Job
     marks: dict[Split, WriterMark]
-
-    def after(self, mark: WriterMark) -> _State:
-        """The state once a split has come to a mark."""
-        return dataclasses.replace(self, marks={**self.marks, mark.split: mark})
 
 
 def export_dataset(
@@ -88,11 +81,16 @@ def export_dataset(
 ) -> DatasetManifest:
     """Write `dataset` to the folder `out` in another format, and return its manifest.
 
-    `eot` moves the end-of-text token ("end" or "start"); None means where the format's readers
-    expect it. Learnt bits go along; with them it stays where it is. What this very export left
-    unfinished is gone on with, what it finished stands.
+    `eot` moves the end-of-text token ("end" or "start"); None puts it where the format's readers
+    expect it. Loss masks are copied too; a dataset with them keeps its end-of-text in place. An
+    unfinished export of the same dataset is resumed, a finished one is left as it is.
     """
-    tokenizer = _needed_tokenizer(dataset)
+    tokenizer = dataset.tokenizer
+    if tokenizer is None:
+        raise UsageError(
+            f"nothing says which tokenizer made {dataset.path}",
+            remedy="name it with `--tokenizer`",
+        )
     layout = ShardLayout(
         format=to, vocabulary_size=tokenizer.vocabulary_size, shard_tokens=shard_tokens
     )
@@ -102,43 +100,26 @@ def export_dataset(
     promised = _manifest(dataset, job, tokenizer, tool_version)
     if not _stands(out, promised):
         state = _claim(out, job)
-        counter = _Counter(dataset.tokens, progress)
+        counter = ProgressCounter(dataset.tokens, progress)
         splits = _copy_splits(dataset, out, state, counter, checkpoint_tokens)
         write_manifest(out, dataclasses.replace(promised, splits=splits))
     _clear_work(out)
     return read_manifest(out)
 
 
-class _Counter:
-    """Adds up what was copied, for the progress callback."""
-
-    def __init__(self, total_tokens: int, progress: Progress | None) -> None:
-        self._total_tokens = total_tokens
-        self._progress = progress
-        self._done_tokens = 0
-
-    def add(self, tokens: int) -> None:
-        self._done_tokens += tokens
-        if self._progress:
-            self._progress(self._done_tokens, self._total_tokens)
-
-
 # Before the copy
 
 
-def _needed_tokenizer(dataset: Dataset) -> TokenizerRecord:
-    if dataset.tokenizer is None:
-        raise UsageError(
-            f"nothing says which tokenizer made {dataset.path}",
-            remedy="name it with `--tokenizer`",
-        )
-    return dataset.tokenizer
-
-
 def _placement(dataset: Dataset, to: Format, wanted: Placement | None) -> Placement:
-    """Where end-of-text will stand. It can be moved; it can be neither added nor removed."""
-    if any(split.learnt for split in dataset.splits.values()):
-        return _unmoved(dataset, wanted)
+    """Where end-of-text will stand. It can be moved, but neither added nor removed."""
+    if any(split.loss_mask for split in dataset.splits.values()):
+        if wanted not in (None, dataset.eot):  # every token would get its neighbour's bit
+            raise UsageError(
+                f"{dataset.path} holds examples with a loss mask: end-of-text stands at {dataset.eot!r} "
+                f"and cannot be put at {wanted!r} by a copy",
+                remedy=f"leave `--eot` out, or tokenize again with `--eot {wanted}`",
+            )
+        return dataset.eot
     if wanted is None:
         movable = dataset.eot != "none" and _end_of_text(dataset) is not None
         return _HABIT.get(to, dataset.eot) if movable else dataset.eot
@@ -148,17 +129,6 @@ def _placement(dataset: Dataset, to: Format, wanted: Placement | None) -> Placem
             remedy=f"tokenize again with `--eot {wanted}`",
         )
     return wanted
-
-
-def _unmoved(dataset: Dataset, wanted: Placement | None) -> Placement:
-    """Examples keep theirs: moved, every token would have its neighbour's learnt bit."""
-    if wanted not in (None, dataset.eot):
-        raise UsageError(
-            f"{dataset.path} holds examples with learnt bits: end-of-text stands at {dataset.eot!r} "
-            f"and cannot be put at {wanted!r} by a copy",
-            remedy=f"leave `--eot` out, or tokenize again with `--eot {wanted}`",
-        )
-    return dataset.eot
 
 
 def _end_of_text(dataset: Dataset) -> int | None:
@@ -176,15 +146,14 @@ def _check_source(dataset: Dataset) -> None:
     if found.problems:
         raise VerificationError(
             f"{dataset.path} is damaged: {found.problems[0]}",
-            remedy=f"run `lowtide verify {dataset.path}` for all that is wrong, then mend it",
+            remedy=f"run `lowtide verify {dataset.path}` to see all problems, then repair it",
         )
 
 
 def _fingerprints(dataset: Dataset) -> tuple[InputRecord, ...]:
-    """The source's files: for its manifest where it has none, and to know the job again."""
-    splits = dataset.splits.values()
-    paths = [file.path for split in splits for file in split.files]
-    paths += [split.learnt.path for split in splits if split.learnt]
+    """Records of the source's files: they identify the job, and are the inputs of a peer's dataset."""
+    paths = [file.path for file in dataset.files]
+    paths += [split.loss_mask.path for split in dataset.splits.values() if split.loss_mask]
     return tuple(
         InputRecord(
             name=path.name,
@@ -197,7 +166,7 @@ def _fingerprints(dataset: Dataset) -> tuple[InputRecord, ...]:
 
 
 def _stands(out: Path, promised: DatasetManifest) -> bool:
-    """This export was finished before, but perhaps for the tidying."""
+    """Whether this export was finished before, except perhaps for removing its work folder."""
     if not (out / MANIFEST_NAME).is_file():
         return False
     found = read_manifest(out)
@@ -208,7 +177,7 @@ def _stands(out: Path, promised: DatasetManifest) -> bool:
 
 
 def _claim(out: Path, job: _Job) -> _State:
-    """The state to go on from, stored in the folder; a folder with anything else is refused."""
+    """The state to resume from, stored in the folder; UsageError if the folder holds anything else."""
     work = out / WORK_FOLDER
     progress_path = work / EXPORT_PROGRESS_NAME
     if work.is_symlink():
@@ -231,7 +200,7 @@ def _claim(out: Path, job: _Job) -> _State:
 
 
 def _is_free(out: Path) -> bool:
-    """Empty, or killed before the first byte of progress was stored."""
+    """Whether the folder is empty, or its export was killed before any progress was stored."""
     with storage_errors(out):
         entries = list(out.iterdir())
         if entries == [out / WORK_FOLDER]:
@@ -252,78 +221,110 @@ def _store(out: Path, state: _State) -> None:
 
 
 def _copy_splits(
-    dataset: Dataset, out: Path, state: _State, counter: _Counter, checkpoint_tokens: int
+    dataset: Dataset,
+    out: Path,
+    state: _State,
+    progress: ProgressCounter,
+    checkpoint_tokens: int,
 ) -> dict[Split, SplitRecord]:
+    """Copy every split from its last checkpoint on, with a new one every `checkpoint_tokens`."""
     records: dict[Split, SplitRecord] = {}
-    for name, split in dataset.splits.items():
-        has_bits = split.learnt is not None
-        with _open_writer(out, state, cast(Split, name), learnt=has_bits) as writer:
-            counter.add(writer.tokens)
-            stream = _pieces_left(dataset, split, state.job, writer)
+    for found, split in dataset.splits.items():
+        name, mask = cast(Split, found), split.loss_mask
+        layout, at = state.job.layout, state.marks.get(name)
+        writer = (
+            SplitWriter.resume(out, layout, at)
+            if at
+            else SplitWriter.start(out, layout, name, learnt=mask is not None)
+        )
+        with writer:
+            progress.add(writer.tokens)
+            pieces = _pieces_left(dataset, split, state.job, writer)
             state = _checkpoint(out, state, writer)
-            while _copy(stream, split.learnt, writer, counter, checkpoint_tokens):
-                state = _checkpoint(out, state, writer)
+            next_checkpoint = writer.tokens + checkpoint_tokens
+            for ids, ends in pieces:
+                stop = writer.tokens + len(ids)
+                writer.append(ids, ends, mask.read(writer.tokens, stop) if mask else None)
+                progress.add(len(ids))
+                if writer.tokens >= next_checkpoint:
+                    state = _checkpoint(out, state, writer)
+                    next_checkpoint = writer.tokens + checkpoint_tokens
             assert writer.tokens == split.tokens, "a copy is as long as its source"
             shards, index = writer.seal()
-            record = SplitRecord(shards=tuple(shards), index=index, learnt=writer.learnt)
-        records[cast(Split, name)] = record
+        records[name] = SplitRecord(shards=tuple(shards), index=index, learnt=writer.learnt)
     return records
+
+
+def _checkpoint(out: Path, state: _State, writer: SplitWriter) -> _State:
+    mark = writer.mark()
+    after = dataclasses.replace(state, marks={**state.marks, mark.split: mark})
+    _store(out, after)
+    writer.publish_finished()
+    return after
 
 
 def _pieces_left(
     dataset: Dataset, split: TokenSplit, job: _Job, writer: SplitWriter
 ) -> Iterator[tuple[TokenArray, EndArray]]:
-    """What the writer has not seen yet, with end-of-text where the job wants it."""
-    if split.documents is None:
-        _check_no_index_needed(split, job)
-    return pieces_with_ends(
-        split,
-        source_eot=dataset.eot,
-        eot=job.eot,
-        end_of_text=_end_of_text(dataset),
-        tokens=writer.tokens,
-        documents=writer.documents,
-    )
+    """What the writer does not hold yet, in pieces of at most 8 MiB with the document ends in each.
 
+    End-of-text is moved to where the job wants it:
 
-def _check_no_index_needed(split: TokenSplit, job: _Job) -> None:
-    if job.layout.format == "megatron" and split.tokens:
+        a b E | c E      behind each document, as nanoGPT has it
+        E a b | E c      in front, as llm.c has it: the same stream, one place later
+    """
+    end_of_text = _end_of_text(dataset)
+    if split.documents is None and job.layout.format == "megatron" and split.tokens:
         raise UsageError(
             f"Megatron needs to know where the documents of split {split.name} end",
             remedy="name a tokenizer that has an end-of-text token with `--tokenizer`",
         )
+    if dataset.eot == job.eot or end_of_text is None or not split.tokens:
+        stream = split.stream(writer.tokens)
+    else:
+        at = split.tokens - 1 if dataset.eot == "end" else 0
+        if int(split.read(at, at + 1)[0]) != end_of_text:
+            raise VerificationError(
+                f"end-of-text does not stand at the {dataset.eot} of split {split.name}",
+                remedy=f"keep it where it is with `--eot {dataset.eot}`",
+            )
+        move = _eot_in_front if job.eot == "start" else _eot_behind
+        stream = move(split, writer.tokens, end_of_text)
+    if split.documents is None:
+        return ((piece, np.empty(0, dtype=np.int64)) for piece in stream)
+    return _with_ends(stream, split.document_ends(writer.documents), writer.tokens)
 
 
-def _copy(
-    pieces: Iterator[tuple[TokenArray, EndArray]],
-    learnt: LearntBits | None,
-    writer: SplitWriter,
-    counter: _Counter,
-    least_tokens: int,
-) -> bool:
-    """Copy at least so many tokens; False when the stream had no more than was copied."""
-    goal = writer.tokens + least_tokens
-    for ids, ends in pieces:
-        stop = writer.tokens + len(ids)
-        writer.append(ids, ends, learnt.read(writer.tokens, stop) if learnt else None)
-        counter.add(len(ids))
-        if writer.tokens >= goal:
-            return True
-    return False
+def _eot_in_front(split: TokenSplit, start: int, end_of_text: int) -> Iterator[TokenArray]:
+    """Turn documents `a b E | c E` into `E a b | E c`: the stream one place later, from `start` on."""
+    if start == 0:
+        yield np.array([end_of_text], dtype="<u4")
+    yield from split.stream(max(0, start - 1), split.tokens - 1)
 
 
-def _open_writer(out: Path, state: _State, split: Split, *, learnt: bool) -> SplitWriter:
-    mark = state.marks.get(split)
-    if mark is None:
-        return SplitWriter.start(out, state.job.layout, split, learnt=learnt)
-    return SplitWriter.resume(out, state.job.layout, mark)
+def _eot_behind(split: TokenSplit, start: int, end_of_text: int) -> Iterator[TokenArray]:
+    """Turn documents `E a b | E c` into `a b E | c E`: the stream one place earlier."""
+    if start < split.tokens:
+        yield from split.stream(start + 1)
+        yield np.array([end_of_text], dtype="<u4")
 
 
-def _checkpoint(out: Path, state: _State, writer: SplitWriter) -> _State:
-    after = state.after(writer.mark())
-    _store(out, after)
-    writer.publish_finished()
-    return after
+def _with_ends(
+    tokens: Iterator[TokenArray], more_ends: Iterator[EndArray], start: int
+) -> Iterator[tuple[TokenArray, EndArray]]:
+    """Pieces of tokens, each with the document ends that lie in it, counted from its start."""
+    ends = np.empty(0, dtype=np.int64)
+    for piece in tokens:
+        stop = start + len(piece)
+        while not len(ends) or ends[-1] <= stop:
+            more = next(more_ends, None)
+            if more is None:
+                break
+            ends = np.concatenate([ends, more])
+        here = int(np.searchsorted(ends, stop, side="right"))
+        yield piece, ends[:here] - start
+        ends = ends[here:]
+        start = stop
 
 
 # After the copy
@@ -332,7 +333,7 @@ def _checkpoint(out: Path, state: _State, writer: SplitWriter) -> _State:
 def _manifest(
     dataset: Dataset, job: _Job, tokenizer: TokenizerRecord, tool_version: str
 ) -> DatasetManifest:
-    """The new folder's manifest, but for its files."""
+    """The new folder's manifest, without its files."""
     if dataset.manifest:
         return dataclasses.replace(
             dataset.manifest,
@@ -352,7 +353,7 @@ def _manifest(
 
 
 def _clear_work(out: Path) -> None:
-    """The manifest stands: what helped to get there goes."""
+    """Remove the work folder, once the manifest is written."""
     work = out / WORK_FOLDER
     remove_leftovers(out)
     if work.is_dir():

@@ -1,14 +1,14 @@
 """How a split of tokens lies in files: names, widths and headers, as the peers have them.
 
     npy       train_000000.npy    128-byte header, then ids      numpy, build-nanogpt
-    nanogpt   train.bin           ids alone, one file a split    nanoGPT
+    nanogpt   train.bin           ids alone, one file per split   nanoGPT
     llmc      train_000000.bin    1,024-byte header, then ids    llm.c, modded-nanogpt
     megatron  train.bin           ids alone, and train.idx       Megatron-LM
 
 Ids are uint16 while the vocabulary has at most 65,536 entries, uint32 beyond. Beside each split
 lies `documents_TRAIN.npy`, the position after each document's last token, as int64. Its upper case
-keeps it out of build-nanogpt's way, which takes every file with "train" in its name for a shard.
-A split of examples has `learnt_TRAIN.npy` too, one bit a token (`learnt.py`). No peer reads it.
+hides it from build-nanogpt, which takes every file with "train" in its name for a shard.
+A split of examples has `learnt_TRAIN.npy` too, its loss mask (`loss_mask.py`). No peer reads it.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 import struct
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -35,7 +36,7 @@ FORMATS: tuple[Format, ...] = ("npy", "nanogpt", "llmc", "megatron")
 SPLITS: tuple[Split, ...] = ("train", "val")
 MANIFEST_NAME = "lowtide.json"
 WORK_FOLDER = ".lowtide"
-"""Partial files and progress live here, inside the output folder, until the manifest stands."""
+"""Folder for partial files and progress inside the output folder, until the manifest is written."""
 
 NPY_HEADER_BYTES = 128
 LLMC_HEADER_BYTES = 1024
@@ -67,7 +68,7 @@ class ShardLayout:
     vocabulary_size: int
     """Every id is smaller than this; it decides the width."""
     shard_tokens: int = DEFAULT_SHARD_TOKENS
-    """Tokens in a full shard. Formats with one file a split have no use for it."""
+    """Tokens in a full shard. Formats with one file per split ignore it."""
 
     def __post_init__(self) -> None:
         if not 1 <= self.vocabulary_size <= LARGEST_VOCABULARY:
@@ -95,7 +96,7 @@ class ShardLayout:
 
     @property
     def token_bytes(self) -> int:
-        """Bytes one id takes."""
+        """Bytes per id."""
         return self.dtype.itemsize
 
     @property
@@ -109,12 +110,39 @@ class ShardLayout:
         return self.shard_tokens if self.format in _NUMBERED_SUFFIX else None
 
     def file_bytes(self, tokens: int) -> int:
-        """How large a shard of so many tokens is, header included."""
+        """Size of a shard that holds `tokens` ids, header included."""
         return self.header_bytes + tokens * self.token_bytes
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenFile:
+    """A file of ids whose size is known to fit its count."""
+
+    path: Path
+    header_bytes: int
+    tokens: int
+    dtype: np.dtype[np.unsignedinteger]
+    layout: ShardLayout | None = None
+    """Set for a file of ours; None for a peer's, whose header was read when it was found."""
+
+    @property
+    def header(self) -> bytes:
+        """The header that a file of ours must have; empty for a peer's."""
+        return shard_header(self.layout, self.tokens) if self.layout else b""
+
+    @property
+    def file_bytes(self) -> int:
+        """Size of header and ids together."""
+        return self.header_bytes + self.tokens * self.dtype.itemsize
+
+    @property
+    def payload_bytes(self) -> int:
+        """Size of the ids alone."""
+        return self.tokens * self.dtype.itemsize
+
+
 def shard_header(layout: ShardLayout, tokens: int) -> bytes:
-    """What a shard of `tokens` ids begins with; empty for headerless formats."""
+    """The header of a shard of `tokens` ids; empty for headerless formats."""
     if layout.format == "npy":
         return npy_header(layout.dtype.str, tokens)
     if layout.format == "llmc":
@@ -125,7 +153,7 @@ def shard_header(layout: ShardLayout, tokens: int) -> bytes:
 def npy_header(dtype_text: str, count: int) -> bytes:
     """Exactly what `np.save` writes before a 1-D array; 128 bytes for any count below 10**21.
 
-    Always the same length, so that a streaming writer can put the count in afterwards.
+    The length never changes, so a streaming writer can fill in the count at the end.
     """
     text = f"{{'descr': '{dtype_text}', 'fortran_order': False, 'shape': ({count},), }}"
     padded = text.ljust(NPY_HEADER_BYTES - 11).encode("ascii") + b"\n"
@@ -133,7 +161,7 @@ def npy_header(dtype_text: str, count: int) -> bytes:
 
 
 def llmc_header(token_bytes: int, tokens: int) -> bytes:
-    """256 int32: magic, version, count, zeros. Another magic tells uint32 from uint16."""
+    """256 int32: magic, version, count, zeros. The magic distinguishes uint32 from uint16."""
     magic, version = LLMC_NARROW if token_bytes == 2 else LLMC_WIDE
     return struct.pack("<3i", magic, version, tokens).ljust(LLMC_HEADER_BYTES, b"\0")
 
@@ -142,7 +170,7 @@ def shard_name(layout: ShardLayout, split: Split, number: int) -> str:
     """`shard_name(npy, "train", 7)` is `"train_000007.npy"`: six digits, so that names sort."""
     suffix = _NUMBERED_SUFFIX.get(layout.format)
     if suffix is None:
-        assert number == 0, "one file a split"
+        assert number == 0, "one file per split"
         return f"{split}.bin"
     if number > _LARGEST_SHARD_NUMBER:
         raise UsageError(
@@ -172,20 +200,20 @@ def documents_header(count: int) -> bytes:
 
 
 def learnt_name(split: Split) -> str:
-    """The bits that say which tokens of a split of examples are learnt: `learnt_TRAIN.npy`."""
+    """The loss mask of a split of examples: `learnt_TRAIN.npy`."""
     return f"learnt_{split.upper()}.npy"
 
 
-def learnt_bytes(tokens: int) -> int:
-    """Bytes that one bit a token takes, without the header."""
+def loss_mask_bytes(tokens: int) -> int:
+    """Size of a loss mask of one bit per token, without the header."""
     return -(-tokens // 8)
 
 
-def learnt_header(tokens: int) -> bytes:
-    """Packed bits are a plain 1-D uint8 npy: `np.unpackbits(np.load(…), bitorder="little")`."""
-    return npy_header("|u1", learnt_bytes(tokens))
+def loss_mask_header(tokens: int) -> bytes:
+    """A loss mask is a plain 1-D uint8 npy: `np.unpackbits(np.load(…), bitorder="little")`."""
+    return npy_header("|u1", loss_mask_bytes(tokens))
 
 
 def companion_name(layout: ShardLayout, split: Split) -> str | None:
-    """The one file a format wants besides its shards: Megatron's `train.idx`."""
+    """The one file a format needs besides its shards: Megatron's `train.idx`."""
     return f"{split}.idx" if layout.format == "megatron" else None

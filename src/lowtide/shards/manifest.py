@@ -1,6 +1,6 @@
 """What a finished dataset holds, written last as `lowtide.json`: no manifest, no dataset.
 
-No clock and no machine in it: the same input with the same settings gives the same bytes.
+It names no time and no machine: the same input with the same settings gives the same bytes.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, TypeAlias, TypeVar, cast
+from typing import Annotated, Protocol, TypeAlias, TypeVar, cast
 
 import msgspec
 
@@ -28,7 +28,7 @@ from lowtide.storage.sealed_json import JsonObject, JsonValue, read_sealed, writ
 
 TEXT_VERSION = 1
 EXAMPLES_VERSION = 2
-"""With learnt bits: a release that knows nothing of them must not train on every token."""
+"""With loss masks: a release that does not know them must not train on every token."""
 TokenId: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 Setting: TypeAlias = str | int | float | bool | None
 T = TypeVar("T")
@@ -55,12 +55,12 @@ class DocumentIndexRecord:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LearntRecord:
-    """One file of learnt bits, one for each token of its split."""
+class LossMaskRecord:
+    """One loss mask: a file with one bit per token of its split."""
 
     name: FileName
     tokens: int
-    """Tokens that are learnt: the bits that are set."""
+    """Tokens that are targets: the set bits."""
     digest: Digest
     """xxh3_128 of the packed bits, without the header."""
 
@@ -71,9 +71,9 @@ class SplitRecord:
 
     shards: tuple[ShardRecord, ...] = ()
     index: DocumentIndexRecord | None = None
-    """None when the split holds no tokens, or its document borders are not known."""
-    learnt: LearntRecord | None = None
-    """None when the split holds no tokens, or all of them are learnt because they are text."""
+    """None when the split holds no tokens, or nothing says where its documents end."""
+    learnt: LossMaskRecord | None = None
+    """The loss mask; None when the split holds no tokens, or is text, where every token is a target."""
 
     @property
     def tokens(self) -> int:
@@ -109,7 +109,7 @@ class TokenizerRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BadRowRecord:
-    """A row that was left out or mended, and why."""
+    """A row that was left out or repaired, and why."""
 
     file: str
     position: int
@@ -119,7 +119,7 @@ class BadRowRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SkippedRecord:
-    """Files of the folders and globs that were not read, for one reason."""
+    """Files in input folders and globs that were not read for the same reason."""
 
     reason: str
     count: int
@@ -128,28 +128,28 @@ class SkippedRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExamplesRecord:
-    """How examples became tokens, and what became of them, over all splits."""
+    """How examples were turned into tokens, with counts over all splits."""
 
     kind: str
     template: str
-    """Its name: a built-in's, or the path that was given."""
+    """Name of a built-in template, or the path that was given."""
     template_text: str
-    """The Jinja text that was in force, whatever the file says today."""
+    """The Jinja text that was used, even if the file has changed since."""
     learn: str
     too_long: str
     context: int
     examples: int
-    """Rows that became tokens; a split one counts once."""
+    """Rows that became tokens; a row that was split counts once."""
     learnt_tokens: int
     too_long_count: int
     """Examples of more than `context` tokens."""
     dropped_count: int
-    """Pieces left out because nothing in them was learnt."""
+    """Pieces left out because no token in them was a target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetManifest:
-    """Everything known about a dataset but its tokens."""
+    """Everything known about a dataset except its tokens."""
 
     tool_version: str
     layout: ShardLayout
@@ -159,22 +159,22 @@ class DatasetManifest:
     inputs: tuple[InputRecord, ...] = ()
     skipped: tuple[SkippedRecord, ...] = ()
     settings: dict[str, Setting] = field(default_factory=dict)
-    """How the tokens were made; an export keeps them, its own form is `layout` and `eot`."""
+    """How the tokens were made. An export keeps them: its own form is in `layout` and `eot`."""
     text_bytes: int | None = None
     """Bytes of text behind the tokens; None when the dataset came from a peer's files."""
     bad_rows: int = 0
     first_bad_rows: tuple[BadRowRecord, ...] = ()
     empty_documents: int = 0
     unknown_tokens: int = 0
-    """Tokens that stand for text which the vocabulary has no token for."""
+    """Tokens that stand for text the vocabulary has no token for."""
     examples: ExamplesRecord | None = None
     """None for text."""
 
     @property
     def format_version(self) -> int:
-        """What a reader must know to read it rightly."""
-        bits = any(split.learnt for split in self.splits.values())
-        return EXAMPLES_VERSION if self.examples or bits else TEXT_VERSION
+        """The oldest version of the format that a reader must know."""
+        masked = any(split.learnt for split in self.splits.values())
+        return EXAMPLES_VERSION if self.examples or masked else TEXT_VERSION
 
     @property
     def tokens(self) -> int:
@@ -188,8 +188,8 @@ class DatasetManifest:
 
 
 def write_manifest(folder: Path, manifest: DatasetManifest) -> None:
-    """Make the folder a dataset. Call it last, when every file it names is published."""
-    payload = _without_nothing(to_json(manifest))
+    """Complete the dataset. Call it last, when every file it names is published."""
+    payload = _without_empty_keys(to_json(manifest))
     payload["format_version"] = manifest.format_version
     payload["tokens"] = manifest.tokens  # for people: read back from the shards, not from here
     payload["documents"] = manifest.documents
@@ -197,7 +197,7 @@ def write_manifest(folder: Path, manifest: DatasetManifest) -> None:
 
 
 def read_manifest(folder: Path) -> DatasetManifest:
-    """The manifest of a folder of ours; VerificationError when it is missing, edited or foreign."""
+    """The manifest of a folder of ours; VerificationError if it is missing, edited or not lowtide's."""
     path = folder / MANIFEST_NAME
     payload = read_sealed(path)
     _check_version(path, payload.get("format_version"), (TEXT_VERSION, EXAMPLES_VERSION))
@@ -206,59 +206,57 @@ def read_manifest(folder: Path) -> DatasetManifest:
     if not manifest.splits:
         raise VerificationError(f"{path} names no split", remedy="make the dataset again")
     for split, record in manifest.splits.items():
-        check_names(
-            path,
-            manifest.layout,
-            split,
-            shards=[shard.name for shard in record.shards],
-            index=record.index.name if record.index else None,
-            learnt=record.learnt.name if record.learnt else None,
-        )
+        check_names(path, manifest.layout, split, record.shards, record.index, record.learnt)
         if manifest.examples and record.shards and not record.learnt:
             raise VerificationError(
-                f"{path} names no learnt bits for {split}, and without them nobody knows what to learn",
+                f"{path} names no loss mask for {split}, so the targets of its examples are not known",
                 remedy="make the dataset again",
             )
     return manifest
+
+
+class _Named(Protocol):
+    """A record, or a mark, of one file."""
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
 
 
 def check_names(
     path: Path,
     layout: ShardLayout,
     split: Split,
-    *,
-    shards: Iterable[str],
-    index: str | None,
-    learnt: str | None,
+    shards: Iterable[_Named],
+    index: _Named | None,
+    learnt: _Named | None,
 ) -> None:
     """VerificationError if the record at `path` has a file name that lowtide does not write for this split.
 
-    It must not make us open, or remove, any file but our own kind.
+    A record must not make lowtide open, or remove, a file that is not of its own kind.
     """
-    foreign = [name for name in shards if shard_number(layout, split, name) is None]
-    foreign += [index] if index not in (None, documents_name(split)) else []
-    foreign += [learnt] if learnt not in (None, learnt_name(split)) else []
+    foreign = [one.name for one in shards if shard_number(layout, split, one.name) is None]
+    foreign += [index.name] if index and index.name != documents_name(split) else []
+    foreign += [learnt.name] if learnt and learnt.name != learnt_name(split) else []
     if foreign:
         raise VerificationError(
-            f"{path} names {foreign[0]!r}, which no shard or index of its format is called",
-            remedy="do not use this folder: what it says of itself was not written by lowtide",
+            f"{path} names {foreign[0]!r}, which is not the name of a shard or index of its format",
+            remedy="do not use this folder: its records were not written by lowtide",
         )
 
 
 def file_names(manifest: DatasetManifest) -> list[str]:
-    """Every file the dataset consists of, but for the manifest itself."""
+    """Every file of the dataset except the manifest itself."""
     names: list[str] = []
     for split, record in manifest.splits.items():
-        names += [shard.name for shard in record.shards]
-        names += [record.index.name] if record.index else []
-        names += [record.learnt.name] if record.learnt else []
+        names += [one.name for one in (*record.shards, record.index, record.learnt) if one]
         companion = companion_name(manifest.layout, split)
         names += [companion] if companion and record.shards else []
     return names
 
 
-def _without_nothing(payload: JsonObject) -> JsonObject:
-    """What only examples have is not mentioned for text, nor what never occurred: they stay as they were."""
+def _without_empty_keys(payload: JsonObject) -> JsonObject:
+    """Leave out keys of examples for text, and of what never occurred: old manifests keep their bytes."""
     for key in ("skipped", "unknown_tokens"):
         if not payload[key]:
             del payload[key]
@@ -270,18 +268,18 @@ def _without_nothing(payload: JsonObject) -> JsonObject:
 
 
 def to_json(value: object) -> JsonObject:
-    """A dataclass of this room as plain JSON values."""
+    """A dataclass of this package as plain JSON values."""
     return cast(JsonObject, msgspec.to_builtins(value))
 
 
 def from_json(payload: Mapping[str, JsonValue], kind: type[T], path: Path) -> T:
-    """The dataclass back from JSON values, every type checked; `path` is named if one is wrong."""
+    """Build the dataclass from JSON values, every type checked; an error names `path`."""
     try:
         return convert_json(payload, kind)
     except (msgspec.ValidationError, LowtideError) as error:
-        said = explain(error) if isinstance(error, msgspec.ValidationError) else error.problem
+        problem = explain(error) if isinstance(error, msgspec.ValidationError) else error.problem
         raise VerificationError(
-            f"{path} does not hold what it should: {said}",
+            f"{path} does not hold what it should: {problem}",
             remedy=f"put {path.name} back from a copy, or make the dataset again",
         ) from error
 

@@ -1,14 +1,15 @@
-"""One flat file, written and read in bounded pieces: room for a header, then a digested payload.
+"""One flat file, written, read and verified in bounded pieces: a header, then a digested payload.
 
-The digest is xxh3_128 over the payload alone. The header says nothing that the count does not, and
-is compared with what the count demands.
+The digest is xxh3_128 over the payload alone. The header follows from the count and is compared
+with it.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from io import RawIOBase
 from pathlib import Path
 from typing import Self
 
@@ -21,11 +22,11 @@ from lowtide.storage.publish import storage_errors, sync_file
 from lowtide.units import KIB, MIB
 
 PIECE_BYTES = 8 * MIB
-"""The most that one read holds."""
+"""The largest piece that one read holds."""
 INDEX_PIECE_BYTES = 256 * KIB
-"""The same for document ends: work on them holds several arrays of a piece's size."""
+"""The largest piece of document ends: work on them holds several arrays of this size."""
 BUFFER_BYTES = 1 * MIB
-"""What a partial file holds back, so that the disk sees large writes."""
+"""Bytes that a partial file buffers, so that the disk sees large writes."""
 _WRITE_BACK_BYTES = 8 * MIB
 
 RESTART = "run the same command with `--restart`"
@@ -34,7 +35,7 @@ RESTART = "run the same command with `--restart`"
 class PartialFile:
     """A file that grows at its end, digested on the way. Holds `BUFFER_BYTES`; closing loses them.
 
-    Nothing is promised to be on the disk before `sync` or `finish` returns.
+    Only `sync` and `finish` guarantee that the bytes are on the disk.
     """
 
     __slots__ = ("_buffer", "_descriptor", "_filled", "_header_bytes", "_state", "_written", "path")
@@ -54,7 +55,7 @@ class PartialFile:
 
     @classmethod
     def create(cls, path: Path, header_bytes: int) -> Self:
-        """An empty payload behind zeroed room for the header; what the file held is gone."""
+        """Start an empty payload behind a zeroed header; what the file held is lost."""
         file = cls(path, header_bytes)
         with storage_errors(path):
             os.ftruncate(file._descriptor, 0)
@@ -64,7 +65,7 @@ class PartialFile:
 
     @classmethod
     def reopen(cls, path: Path, header_bytes: int, *, payload_bytes: int, digest: str) -> Self:
-        """Go on after the first `payload_bytes`: they are proven, what follows is cut off."""
+        """Continue after the first `payload_bytes`: their digest is checked, the rest is cut off."""
         file = cls(path, header_bytes)
         try:
             for piece in read_pieces(path, header_bytes, payload_bytes, piece_bytes=BUFFER_BYTES):
@@ -82,7 +83,7 @@ class PartialFile:
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes given so far, written or held back."""
+        """Payload bytes so far, written or still buffered."""
         return self._written - self._header_bytes + self._filled
 
     @property
@@ -103,14 +104,14 @@ class PartialFile:
         self._filled += len(view)
 
     def sync(self) -> None:
-        """Everything given so far is on the disk afterwards."""
+        """Put everything so far on the disk."""
         self._flush()
         with storage_errors(self.path):
             sync_file(self._descriptor)
 
     def finish(self, header: bytes) -> None:
-        """Put the header in its room, sync, close: the file is whole and may be published."""
-        assert len(header) == self._header_bytes, "the room was made for another header"
+        """Write the header, sync, close: the file is whole and may be published."""
+        assert len(header) == self._header_bytes, "space was reserved for another header"
         self._flush()
         with storage_errors(self.path):
             os.lseek(self._descriptor, 0, os.SEEK_SET)
@@ -120,7 +121,7 @@ class PartialFile:
         self.close()
 
     def close(self) -> None:
-        """Let go of the file as it stands. What was held back is lost, as in a crash."""
+        """Close the file unfinished. Buffered bytes are lost, as in a crash."""
         if self._descriptor >= 0:
             descriptor, self._descriptor = self._descriptor, -1
             with storage_errors(self.path):
@@ -149,10 +150,10 @@ class PartialFile:
 def read_pieces(
     path: Path, offset: int, length: int, *, piece_bytes: int = PIECE_BYTES
 ) -> Iterator[memoryview]:
-    """`length` bytes from `offset` in pieces of `piece_bytes`, the last may be short.
+    """Read `length` bytes from `offset` in pieces of `piece_bytes`; the last may be short.
 
     Every piece lies in the same buffer: use it before asking for the next. A file that ends too
-    early is a VerificationError. Nothing is mapped, so a file that shrinks meanwhile is one too.
+    early raises VerificationError, also if it shrinks during the read: nothing is mapped.
     """
     if not length:
         return
@@ -162,44 +163,88 @@ def read_pieces(
         left = length
         while left:
             piece = buffer[: min(left, len(buffer))]
-            filled = 0
-            while filled < len(piece):
-                got = file.readinto(piece[filled:])
-                if not got:
-                    raise cut_short(path, offset + length, offset + length - left + filled)
-                filled += got
+            filled = read_into(piece, file)
+            if filled < len(piece):
+                raise cut_short(path, offset + length, offset + length - left + filled)
             left -= len(piece)
             yield piece
 
 
+def read_into(target: memoryview, file: RawIOBase) -> int:
+    """Fill `target` from an unbuffered file; the bytes read, fewer only if the file ends first."""
+    filled = 0
+    while filled < len(target):
+        got = file.readinto(target[filled:])
+        if not got:
+            break
+        filled += got
+    return filled
+
+
 def read_exactly(path: Path, offset: int, length: int) -> bytes:
-    """A few bytes from the middle of a file; a VerificationError where it ends too early."""
+    """Read a few bytes from the middle of a file; VerificationError if it ends too early."""
     return b"".join(bytes(piece) for piece in read_pieces(path, offset, length))
+
+
+def check_size(path: Path, wanted_bytes: int) -> None:
+    """Raise VerificationError unless the file has exactly this size."""
+    with reading(path):
+        found_bytes = path.stat().st_size
+    if found_bytes != wanted_bytes:
+        raise VerificationError(
+            f"{path} has {found_bytes} bytes instead of {wanted_bytes}", remedy=_mend(path)
+        )
+
+
+def payload_problems(
+    path: Path,
+    header: bytes,
+    payload_bytes: int,
+    *,
+    digest: str,
+    holds: str,
+    look: Callable[[memoryview], None] | None = None,
+) -> Iterator[str]:
+    """Problems of a file that should consist of `header` and a payload with this digest; one pass.
+
+    `holds` names the contents in the sentences; `look` is called with every piece of the payload. A file of
+    another size raises VerificationError.
+    """
+    check_size(path, len(header) + payload_bytes)
+    if read_exactly(path, 0, len(header)) != header:
+        yield f"{path.name}: its header does not match the manifest"
+    state = xxhash.xxh3_128()
+    for piece in read_pieces(path, len(header), payload_bytes):
+        state.update(piece)
+        if look:
+            look(piece)
+    if state.hexdigest() != digest:
+        yield f"{path.name}: its {holds} are not those that were written"
 
 
 def cut_short(path: Path, wanted_bytes: int, found_bytes: int) -> VerificationError:
     """The error for a file that ends before its data does."""
     return VerificationError(
-        f"{path} is cut short: {found_bytes} bytes instead of {wanted_bytes}",
-        remedy=f"put {path.name} back from a copy, or make the dataset again",
+        f"{path} is cut short: {found_bytes} bytes instead of {wanted_bytes}", remedy=_mend(path)
     )
 
 
 @contextmanager
 def reading(path: Path) -> Iterator[None]:
-    """Turn an OSError while reading into an error of ours; a missing file fails verification."""
+    """Turn an OSError while reading into a StorageError; a missing file fails verification."""
     try:
         yield
     except FileNotFoundError as error:
-        raise VerificationError(
-            f"{path} is missing",
-            remedy=f"put {path.name} back from a copy, or make the dataset again",
-        ) from error
+        raise VerificationError(f"{path} is missing", remedy=_mend(path)) from error
     except OSError as error:
         raise StorageError(
             f"cannot read {path}: {error.strerror or error}",
             remedy=f"make {path} readable, or check the disk that holds it",
         ) from error
+
+
+def _mend(path: Path) -> str:
+    return f"put {path.name} back from a copy, or make the dataset again"
 
 
 def _write_all(descriptor: int, view: memoryview) -> None:
@@ -208,6 +253,6 @@ def _write_all(descriptor: int, view: memoryview) -> None:
 
 
 def _forget_pages(descriptor: int, start: int, length: int) -> None:
-    """Start write-back and give clean pages back: a long run must not fill the page cache."""
+    """Start write-back and release clean pages: long writing must not fill the page cache."""
     if hasattr(os, "posix_fadvise"):
         os.posix_fadvise(descriptor, start, length, os.POSIX_FADV_DONTNEED)

@@ -1,6 +1,6 @@
-"""Find out what a peer has left at a path: `.npy` shards, nanoGPT, llm.c or Megatron files.
+"""Recognise another tool's files at a path: `.npy` shards, nanoGPT, llm.c or Megatron files.
 
-A file's own first bytes decide, then its neighbours, then its name. Splits are told apart by the word "val",
+A file's own first bytes decide, then its neighbours, then its name. Splits are distinguished by the word "val",
 "valid", "validation" or "test" in the name; a file with none of them belongs to train.
 """
 
@@ -11,7 +11,7 @@ import re
 import stat
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tokenize import TokenError
 
@@ -24,8 +24,7 @@ from lowtide.shards.layout import (
     LLMC_NARROW,
     LLMC_WIDE,
     Format,
-    ShardLayout,
-    shard_header,
+    TokenFile,
 )
 from lowtide.shards.megatron import MegatronIndex, open_index
 from lowtide.shards.payload import read_exactly, reading
@@ -42,29 +41,7 @@ _READABLE_DTYPES = {"<u2": "<u2", "<u4": "<u4", "<i4": "<u4"}
 _LLMC_DTYPES = {LLMC_NARROW: "<u2", LLMC_WIDE: "<u4"}
 _LLMC_MAGICS = {magic for magic, _ in _LLMC_DTYPES}
 _SPLIT_WORDS = {"val": "val", "valid": "val", "validation": "val", "test": "test"}
-_ONE_FILE_A_SPLIT: tuple[Format, ...] = ("nanogpt", "megatron")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenFile:
-    """A file of ids whose size is known to fit its count."""
-
-    path: Path
-    header_bytes: int
-    tokens: int
-    dtype: np.dtype[np.unsignedinteger]
-    layout: ShardLayout | None = None
-    """Of a file of ours; a peer's header was read when it was found."""
-
-    @property
-    def header(self) -> bytes:
-        """What a file of ours begins with; empty for a peer's."""
-        return shard_header(self.layout, self.tokens) if self.layout else b""
-
-    @property
-    def file_bytes(self) -> int:
-        """Header and ids."""
-        return self.header_bytes + self.tokens * self.dtype.itemsize
+_ONE_FILE_PER_SPLIT: tuple[Format, ...] = ("nanogpt", "megatron")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,36 +54,27 @@ class PeerSplit:
     index: MegatronIndex | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Found:
-    format: Format
-    file: TokenFile
-    index: MegatronIndex | None = None
-
-
 def find_peer_splits(path: Path, vocabulary_size: int | None) -> list[PeerSplit]:
     """The splits at a file or folder, train first; UsageError when there are none, or a mixture."""
-    candidates = sorted(_candidates(path))
-    found = [_recognise(candidate, vocabulary_size) for candidate in candidates]
+    found = [_recognise(candidate, vocabulary_size) for candidate in sorted(_candidates(path))]
     if not found:
         raise UsageError(
             f"{path} holds no token files",
             remedy="name a folder with `.npy` or `.bin` files, or one such file",
         )
-    examples = {one.format: one.file.path.name for one in found}
+    examples = {one.format: one.files[0].path.name for one in found}
     if len(examples) > 1:
         listed = ", ".join(f"{name} is {form}" for form, name in sorted(examples.items()))
         raise UsageError(
             f"{path} mixes formats: {listed}",
             remedy="name one file, or move the formats into folders of their own",
         )
-    widths = {one.file.dtype.itemsize for one in found}
-    if len(widths) > 1:
+    if len({one.files[0].dtype.itemsize for one in found}) > 1:
         raise UsageError(
             f"{path} mixes files of uint16 and uint32 ids",
             remedy="name one file, or move them into folders of their own",
         )
-    return _group(found)
+    return _join_shards(found)
 
 
 def split_of(name: str) -> str:
@@ -116,7 +84,7 @@ def split_of(name: str) -> str:
 
 
 def _candidates(path: Path) -> Iterable[Path]:
-    """Token files by their suffix; our document index and Megatron's `.idx` are none."""
+    """Token files by their suffix, without our document index and Megatron's `.idx`."""
     if path.is_file():
         return [path.with_suffix(".bin") if path.suffix == ".idx" else path]
     with reading(path):
@@ -129,49 +97,42 @@ def _candidates(path: Path) -> Iterable[Path]:
         ]
 
 
-def _group(found: list[_Found]) -> list[PeerSplit]:
-    """Numbered shards of a split belong together; single-file formats have a split per file."""
-    groups: dict[str, list[_Found]] = {}
-    names = [split_of(one.file.path.name) for one in found]
-    for name, one in zip(names, found, strict=True):
-        alone = one.format in _ONE_FILE_A_SPLIT and names.count(name) > 1
-        groups.setdefault(one.file.path.stem if alone else name, []).append(one)
-    order = sorted(groups, key=lambda name: (name != "train", name))
-    return [
-        PeerSplit(
-            name=name,
-            format=groups[name][0].format,
-            files=tuple(one.file for one in groups[name]),
-            index=groups[name][0].index,
-        )
-        for name in order
-    ]
+def _join_shards(found: list[PeerSplit]) -> list[PeerSplit]:
+    """Join numbered shards of a split; formats with one file per split get a split per file."""
+    joined: dict[str, PeerSplit] = {}
+    names = [one.name for one in found]
+    for one in found:
+        alone = one.format in _ONE_FILE_PER_SPLIT and names.count(one.name) > 1
+        name = one.files[0].path.stem if alone else one.name
+        before = joined[name].files if name in joined else ()
+        joined[name] = replace(one, name=name, files=before + one.files)
+    return sorted(joined.values(), key=lambda split: (split.name != "train", split.name))
 
 
-def _recognise(path: Path, vocabulary_size: int | None) -> _Found:
+def _recognise(path: Path, vocabulary_size: int | None) -> PeerSplit:
+    """One file as a split of its own."""
     with reading(path):
         if not stat.S_ISREG(path.stat().st_mode):  # opening a pipe would wait for ever
             raise UsageError(f"{path} is not a plain file", remedy="move it out of the folder")
     with reading(path), path.open("rb") as file:
         start = file.read(_LOOKED_AT_BYTES)
         size_bytes = os.fstat(file.fileno()).st_size
+    name = split_of(path.name)
     if start.startswith(_NPY_MAGIC):
-        return _Found(format="npy", file=_npy_file(path, start, size_bytes))
+        return PeerSplit(name=name, format="npy", files=(_npy_file(path, start, size_bytes),))
     if path.suffix == ".npy":
         raise DataError(f"{path} is not an npy file", remedy="write it again with `numpy.save`")
     if path.with_suffix(".idx").is_file():
-        index = open_index(path.with_suffix(".idx"))
-        _check_covered(path, index, size_bytes)
-        return _Found(
-            format="megatron", file=_bare_file(path, index.dtype, size_bytes), index=index
-        )
+        index = open_index(path, size_bytes)
+        files = (_bare_file(path, index.dtype, size_bytes),)
+        return PeerSplit(name=name, format="megatron", files=files, index=index)
     if len(start) >= 12 and struct.unpack("<i", start[:4])[0] in _LLMC_MAGICS:
-        return _Found(format="llmc", file=_llmc_file(path, start, size_bytes))
+        return PeerSplit(name=name, format="llmc", files=(_llmc_file(path, start, size_bytes),))
     wide = vocabulary_size is not None and vocabulary_size > LARGEST_NARROW_VOCABULARY
-    found = _bare_file(path, "<u4" if wide else "<u2", size_bytes)
+    bare = _bare_file(path, "<u4" if wide else "<u2", size_bytes)
     if not wide:
-        _refuse_wide(found)
-    return _Found(format="nanogpt", file=found)
+        _refuse_wide(bare)
+    return PeerSplit(name=name, format="nanogpt", files=(bare,))
 
 
 def _npy_file(path: Path, start: bytes, size_bytes: int) -> TokenFile:
@@ -216,24 +177,10 @@ def _bare_file(path: Path, dtype: str, size_bytes: int) -> TokenFile:
     return _sized(path, 0, -(-size_bytes // np.dtype(dtype).itemsize), dtype, size_bytes)
 
 
-def _check_covered(path: Path, index: MegatronIndex, size_bytes: int) -> None:
-    """VerificationError unless the last sequence ends where the `.bin` does."""
-    wanted_bytes = 0
-    if index.sequences:
-        last = index.sequences - 1
-        length = int(index.lengths(last, last + 1)[0]) * index.token_bytes
-        wanted_bytes = int(index.offsets(last, last + 1)[0]) + length
-    if wanted_bytes != size_bytes:
-        raise VerificationError(
-            f"{path} has {size_bytes} bytes, {index.path.name} demands {wanted_bytes}",
-            remedy=f"put {path.name} and {index.path.name} back from a copy, or write them again",
-        )
-
-
 def _refuse_wide(file: TokenFile) -> None:
-    """DataError where every second id is next to nothing: ids of 4 or 8 bytes, read as 2.
+    """DataError where every second id is nearly zero: ids of 4 or 8 bytes, read as ids of 2.
 
-    No text does that: of ids of 2 bytes, one in every two would have to be among the first four.
+    No text looks like that: every second id of 2 bytes would have to be one of the first four.
     """
     count = min(file.tokens, _LOOKED_AT_IDS) // 2 * 2
     if count < _FEWEST_TELLING_IDS:
@@ -250,7 +197,7 @@ def _refuse_wide(file: TokenFile) -> None:
 
 
 def _sized(path: Path, header_bytes: int, tokens: int, dtype: str, found_bytes: int) -> TokenFile:
-    """A file is believed only when its size is what its header says."""
+    """The file, if its size is what its header says; VerificationError otherwise."""
     file = TokenFile(path=path, header_bytes=header_bytes, tokens=tokens, dtype=np.dtype(dtype))
     if found_bytes != file.file_bytes:
         raise VerificationError(

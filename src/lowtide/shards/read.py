@@ -1,4 +1,4 @@
-"""Open a dataset: a folder of ours, or whatever a peer has left.
+"""Open a dataset: a folder of ours, or the files of a peer.
 
     dataset = open_dataset(Path("tokens"))
     train = dataset.splits["train"]
@@ -18,12 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from lowtide.errors import UsageError, VerificationError
-from lowtide.shards.documents import (
-    DocumentIndex,
-    MegatronDocuments,
-    ScannedDocuments,
-    StoredDocuments,
-)
+from lowtide.shards.documents import DocumentIndex, ScannedDocuments, StoredDocuments
 from lowtide.shards.layout import (
     MANIFEST_NAME,
     NPY_HEADER_BYTES,
@@ -34,12 +29,14 @@ from lowtide.shards.layout import (
     Placement,
     ShardLayout,
     TokenArray,
+    TokenFile,
     learnt_name,
+    loss_mask_bytes,
 )
-from lowtide.shards.learnt import LearntBits, check_learnt_size
+from lowtide.shards.loss_mask import LossMask
 from lowtide.shards.manifest import DatasetManifest, SplitRecord, TokenizerRecord, read_manifest
-from lowtide.shards.payload import read_pieces, reading
-from lowtide.shards.peers import PeerSplit, TokenFile, find_peer_splits
+from lowtide.shards.payload import check_size, read_pieces, reading
+from lowtide.shards.peers import PeerSplit, find_peer_splits
 
 _OPEN_MAPS = 64
 """A map keeps a file descriptor: thousands of shards must not use them up."""
@@ -48,19 +45,13 @@ _OPEN_MAPS = 64
 class TokenSplit:
     """One split's token stream over its files. Holds at most 64 maps and no tokens."""
 
-    def __init__(
-        self,
-        name: str,
-        files: Sequence[TokenFile],
-        documents: DocumentIndex | None = None,
-        learnt: LearntBits | None = None,
-    ) -> None:
+    def __init__(self, name: str, files: Sequence[TokenFile]) -> None:
         self.name = name
         self.files = tuple(files)
-        self.documents = documents
+        self.documents: DocumentIndex | None = None
         """None when nothing says where documents end."""
-        self.learnt = learnt
-        """Which tokens of examples are learnt; None for text, of which all are."""
+        self.loss_mask: LossMask | None = None
+        """Which tokens of examples are targets; None for text, where all are."""
         self._stops = np.cumsum([file.tokens for file in self.files], dtype=np.int64)
         self._maps: OrderedDict[int, TokenArray] = OrderedDict()
 
@@ -71,13 +62,13 @@ class TokenSplit:
 
     @property
     def document_count(self) -> int | None:
-        """None when nothing says where documents end."""
+        """Number of documents; None when nothing says where they end."""
         if self.documents is None:
             return None if self.tokens else 0
         return self.documents.count
 
     def read(self, start: int, stop: int) -> TokenArray:
-        """The tokens from `start` up to `stop`: a read-only view, or a copy across files."""
+        """The tokens from `start` up to `stop`: a read-only view, or a copy if they lie in several files."""
         self._check_range(start, stop)
         parts = [self._map(number)[a:b] for number, a, b in self._pieces(start, stop)]
         if len(parts) == 1:
@@ -85,7 +76,7 @@ class TokenSplit:
         return np.concatenate(parts) if parts else np.empty(0, dtype=self._dtype)
 
     def stream(self, start: int = 0, stop: int | None = None) -> Iterator[TokenArray]:
-        """The same tokens in pieces of at most 8 MiB, read and not mapped.
+        """The tokens from `start` up to `stop` in pieces of at most 8 MiB, read and not mapped.
 
         Every piece lies in the same buffer: use it before asking for the next.
         """
@@ -93,8 +84,8 @@ class TokenSplit:
         self._check_range(start, stop)
         for number, a, b in self._pieces(start, stop):
             file = self.files[number]
-            offset = file.header_bytes + a * file.dtype.itemsize
-            for piece in read_pieces(file.path, offset, (b - a) * file.dtype.itemsize):
+            width = file.dtype.itemsize
+            for piece in read_pieces(file.path, file.header_bytes + a * width, (b - a) * width):
                 yield np.frombuffer(piece, dtype=file.dtype)
 
     def document(self, number: int) -> tuple[int, int]:
@@ -131,23 +122,35 @@ class TokenSplit:
             )
 
     def _pieces(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        """The files that hold a range, each with the part of it: (number, from, to)."""
-        number = int(np.searchsorted(self._stops, start, side="right"))
-        while start < stop:
+        """The files that hold a range, each with its part of it, counted in the file: (number, from, to)."""
+        for number, a, b in ranges_in_files(self._stops, start, stop):
             before = int(self._stops[number]) - self.files[number].tokens
-            until = min(stop, int(self._stops[number]))
-            if until > start:
-                yield number, start - before, until - before
-            start = until
-            number += 1
+            yield number, a - before, b - before
 
     def _map(self, number: int) -> TokenArray:
+        """The tokens of one file as a read-only map; VerificationError if its size has changed."""
         if number not in self._maps:
-            self._maps[number] = map_tokens(self.files[number])
+            file = self.files[number]
+            with reading(file.path), file.path.open("rb") as opened:
+                check_size(file.path, file.file_bytes)
+                self._maps[number] = np.memmap(
+                    opened, file.dtype, "r", offset=file.header_bytes, shape=(file.tokens,)
+                )
             if len(self._maps) > _OPEN_MAPS:
                 self._maps.popitem(last=False)
         self._maps.move_to_end(number)
         return self._maps[number]
+
+
+def ranges_in_files(stops: EndArray, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+    """Cut a range of a stream at the ends of its files: (number of the file, from, to)."""
+    number = int(np.searchsorted(stops, start, side="right"))
+    while start < stop:
+        until = min(stop, int(stops[number]))
+        if until > start:
+            yield number, start, until
+        start = until
+        number += 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,9 +163,14 @@ class Dataset:
     manifest: DatasetManifest | None
     """None for a peer's files."""
     tokenizer: TokenizerRecord | None
-    """The manifest's, or the one that was named for a peer's files."""
+    """The manifest's tokenizer, or the one named for a peer's files."""
     eot: Placement
-    """Where the end-of-text token stands; for a peer's files, as far as one can see."""
+    """Where the end-of-text token stands; for a peer's files, judged by the ends of the stream."""
+
+    @property
+    def files(self) -> list[TokenFile]:
+        """The token files of all splits."""
+        return [file for split in self.splits.values() for file in split.files]
 
     @property
     def tokens(self) -> int:
@@ -171,10 +179,10 @@ class Dataset:
 
 
 def open_dataset(path: Path, *, tokenizer: TokenizerRecord | None = None) -> Dataset:
-    """Whatever dataset lies there. `tokenizer` tells what a peer's files do not say.
+    """Open the dataset at `path`. `tokenizer` supplies what a peer's files do not say.
 
     A peer's headerless files are read as uint16 unless the tokenizer needs more; with its
-    end-of-text id documents are found where no index names them.
+    end-of-text id, documents are found where no index names them.
     """
     if not path.exists():
         raise UsageError(f"{path} does not exist", remedy="name a dataset's folder or file")
@@ -188,48 +196,25 @@ def open_dataset(path: Path, *, tokenizer: TokenizerRecord | None = None) -> Dat
     return _open_peer(path, tokenizer)
 
 
-def map_tokens(file: TokenFile) -> TokenArray:
-    """The file's tokens as a read-only map; VerificationError if its size is not what it was."""
-    if file.tokens == 0:
-        return np.empty(0, dtype=file.dtype)
-    with reading(file.path), file.path.open("rb") as opened:
-        check_size(file.path, file.file_bytes)
-        found: TokenArray = np.memmap(
-            opened, dtype=file.dtype, mode="r", offset=file.header_bytes, shape=(file.tokens,)
-        )
-    return found
-
-
-def check_size(path: Path, wanted_bytes: int) -> None:
-    """VerificationError unless the file has exactly this size."""
-    with reading(path):
-        found_bytes = path.stat().st_size
-    if found_bytes != wanted_bytes:
-        raise VerificationError(
-            f"{path} has {found_bytes} bytes instead of {wanted_bytes}",
-            remedy=f"put {path.name} back from a copy, or make the dataset again",
-        )
-
-
 def _open_own(path: Path, manifest: DatasetManifest) -> Dataset:
-    splits: dict[str, TokenSplit] = {
-        name: _own_split(path, manifest.layout, name, record)
-        for name, record in manifest.splits.items()
-    }
     return Dataset(
         path=path,
         format=manifest.layout.format,
-        splits=splits,
+        splits={
+            name: _own_split(path, manifest.layout, name, record)
+            for name, record in manifest.splits.items()
+        },
         manifest=manifest,
         tokenizer=manifest.tokenizer,
         eot=manifest.eot,
     )
 
 
-def _own_split(path: Path, layout: ShardLayout, name: str, record: SplitRecord) -> TokenSplit:
+def _own_split(folder: Path, layout: ShardLayout, name: str, record: SplitRecord) -> TokenSplit:
+    """A split as the manifest records it, once the size of every file is compared."""
     files = [
         TokenFile(
-            path=path / shard.name,
+            path=folder / shard.name,
             header_bytes=layout.header_bytes,
             tokens=shard.tokens,
             dtype=layout.dtype,
@@ -239,41 +224,32 @@ def _own_split(path: Path, layout: ShardLayout, name: str, record: SplitRecord) 
     ]
     for file in files:
         check_size(file.path, file.file_bytes)
-    return TokenSplit(name, files, _own_documents(path, record), _own_learnt(path, record))
-
-
-def _own_documents(path: Path, record: SplitRecord) -> StoredDocuments | None:
-    if record.index is None:
-        return None
-    index_path = path / record.index.name
-    check_size(index_path, NPY_HEADER_BYTES + 8 * record.index.documents)
-    return StoredDocuments(path=index_path, count=record.index.documents)
-
-
-def _own_learnt(path: Path, record: SplitRecord) -> LearntBits | None:
-    if record.learnt is None:
-        return None
-    learnt_path = path / record.learnt.name
-    check_learnt_size(learnt_path, record.tokens)
-    return LearntBits(learnt_path, record.tokens)
+    split = TokenSplit(name, files)
+    if record.index:
+        index_path, count = folder / record.index.name, record.index.documents
+        check_size(index_path, NPY_HEADER_BYTES + 8 * count)
+        split.documents = StoredDocuments(path=index_path, count=count)
+    if record.learnt:
+        mask_path = folder / record.learnt.name
+        check_size(mask_path, NPY_HEADER_BYTES + loss_mask_bytes(record.tokens))
+        split.loss_mask = LossMask(mask_path, record.tokens)
+    return split
 
 
 def _open_peer(path: Path, tokenizer: TokenizerRecord | None) -> Dataset:
     for name in map(learnt_name, SPLITS):
-        if (path / name).exists():  # taken for a peer's, every token would be learnt, unnoticed
+        if (path / name).exists():  # without its mask, every token would silently be a target
             raise VerificationError(
                 f"{path} holds {name} but no {MANIFEST_NAME}: it is no longer whole",
                 remedy=f"put {MANIFEST_NAME} back from a copy, or make the dataset again",
             )
-    vocabulary_size = tokenizer.vocabulary_size if tokenizer else None
-    found = find_peer_splits(path, vocabulary_size)
+    found = find_peer_splits(path, tokenizer.vocabulary_size if tokenizer else None)
     end_of_text = tokenizer.end_of_text if tokenizer else None
     placement = _seen_placement(found[0], end_of_text)
-    splits = {peer.name: _peer_split(peer, end_of_text, placement) for peer in found}
     return Dataset(
         path=path,
         format=found[0].format,
-        splits=splits,
+        splits={peer.name: _peer_split(peer, end_of_text, placement) for peer in found},
         manifest=None,
         tokenizer=tokenizer,
         eot=placement,
@@ -283,7 +259,7 @@ def _open_peer(path: Path, tokenizer: TokenizerRecord | None) -> Dataset:
 def _peer_split(peer: PeerSplit, end_of_text: int | None, placement: Placement) -> TokenSplit:
     split = TokenSplit(peer.name, peer.files)
     if peer.index:
-        split.documents = MegatronDocuments(index=peer.index, tokens=split.tokens)
+        split.documents = peer.index
     elif end_of_text is not None:
         split.documents = ScannedDocuments(
             split.stream, tokens=split.tokens, end_of_text=end_of_text, placement=placement
@@ -292,7 +268,7 @@ def _peer_split(peer: PeerSplit, end_of_text: int | None, placement: Placement) 
 
 
 def _seen_placement(peer: PeerSplit, end_of_text: int | None) -> Placement:
-    """It begins with the token, or ends with it; if both or neither, the format's habit decides."""
+    """At which end of the stream end-of-text stands; if at both or neither, where the format has it."""
     habit: Placement = "start" if peer.format == "llmc" else "end"
     split = TokenSplit(peer.name, peer.files)
     if end_of_text is None or not split.tokens:

@@ -1,7 +1,7 @@
-"""Is a file still the one that was opened? By identity, size and time of change: one look, a microsecond.
+"""Whether a file is still the one that was opened: its identity, size and time of change, in a microsecond.
 
-Whoever rewrites a file in place and sets its time back is not noticed. The time of a file's status would
-tell, but a hard link changes it too: a backup must not end a run of weeks.
+A file that is rewritten in place with its time set back goes unnoticed. The time of its status would
+tell, but a hard link changes that too: a backup must not end training after weeks.
 """
 
 from __future__ import annotations
@@ -22,36 +22,36 @@ from lowtide.shards.payload import reading
 Stamp: TypeAlias = tuple[int, int, int, int]
 
 _FEW = 4
-"""So many looks from Python are as fast as one call."""
+"""Up to this many files, `os.stat` from Python is as fast as one native call."""
 
 
 class StampedFiles:
-    """Files with the stamps they had when this was made."""
+    """Files with the stamps they had when this object was made."""
 
     def __init__(self, paths: Sequence[Path]) -> None:
         self._paths = [os.fspath(path) for path in paths]
-        self._stamps = []
+        self._stamps: list[Stamp] = []
         for path in paths:
             with reading(path):
                 self._stamps.append(stamp_of(os.stat(path)))  # noqa: PTH116 - there may be thousands
 
     def size_bytes(self, number: int) -> int:
-        """As it was then."""
+        """Size of a file when it was stamped."""
         return self._stamps[number][2]
 
     def times(self) -> list[tuple[int, int]]:
-        """Size and time of change of each: what stays the same on another machine."""
+        """Size and time of change of each file: what stays the same on another machine."""
         return [(size_bytes, changed_at) for _, _, size_bytes, changed_at in self._stamps]
 
     def check(self, numbers: Sequence[int]) -> None:
-        """VerificationError if one of these files is no longer the same."""
+        """Raise VerificationError if one of these files has changed."""
         many = self._many if len(numbers) > _FEW else None
         found = many.first_changed(numbers) if many else self.first_changed(numbers)
         if found < len(numbers):
             raise changed(self._paths[numbers[found]])
 
     def first_changed(self, numbers: Sequence[int]) -> int:
-        """Its place among the numbers, or their count where nothing changed."""
+        """Place among `numbers` of the first changed file, or their count if none has changed."""
         for at, number in enumerate(numbers):
             try:
                 found = os.stat(self._paths[number])  # noqa: PTH116 - in the hot path
@@ -71,13 +71,13 @@ class StampedFiles:
             return None
 
     def check_opened(self, number: int, descriptor: int) -> None:
-        """The same for a file that has just been opened: what is read from it is what was stamped."""
+        """Raise VerificationError if a file just opened is not the one that was stamped."""
         if stamp_of(os.fstat(descriptor)) != self._stamps[number]:
             raise changed(self._paths[number])
 
 
 class NativeStamps:
-    """The same stamps for the compiled part: a third of the time, where a batch comes from many files."""
+    """The stamps in the compiled part: a third of the time, where a batch comes from many files."""
 
     def __init__(self, paths: Sequence[str], stamps: Sequence[Stamp]) -> None:
         self._native = load_native()
@@ -91,7 +91,7 @@ class NativeStamps:
         self._stamps = np.array(numbers, dtype=np.uint64)
 
     def first_changed(self, numbers: Sequence[int]) -> int:
-        """As `StampedFiles.first_changed`."""
+        """Place among `numbers` of the first changed file; equals `StampedFiles.first_changed`."""
         chosen = np.array(numbers, dtype=np.int64)
         addresses = (chosen.ctypes.data, self._places.ctypes.data, self._stamps.ctypes.data)
         return int(self._native.lt_first_changed(len(chosen), *addresses))
@@ -103,7 +103,7 @@ def stamp_of(found: os.stat_result) -> Stamp:
 
 
 def changed(path: str | Path) -> VerificationError:
-    """The error for a file that is not what it was."""
+    """The error for a file that has changed."""
     return VerificationError(
         f"{path} was replaced, cut, rewritten or touched while it was open",
         remedy="let nothing write to a dataset that is being read; then open it again",

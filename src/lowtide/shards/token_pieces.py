@@ -1,11 +1,11 @@
-"""Pieces of a token stream, copied out of its files into one array: the way that training reads.
+"""Pieces of a token stream, copied out of its files into one array: how training reads.
 
     pieces = Pieces(starts=[0, 5000], counts=[1025, 1025], places=[0, 1025])
     copier.copy(pieces, rows)         # rows[0:1025] and rows[1025:2050]
 
 Files are mapped by the compiled part, which survives a file that is cut while it is read, and keeps no
-descriptor. Where that part is missing, pieces are read one by one (`PlainCopier`): slower, and the
-same tokens. After every copy the files it touched are looked at again: what is given out was read from
+descriptor. Where that part is missing, pieces are read one by one (`PlainCopier`): slower, with the
+same tokens. After every copy the stamps of its files are compared: what is given out was read from
 files that had not changed since the copier was made.
 """
 
@@ -13,22 +13,21 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 
 from lowtide.errors import UsageError, VerificationError
 from lowtide.native import load_native
-from lowtide.shards.layout import EndArray, TokenArray
-from lowtide.shards.payload import cut_short, reading
-from lowtide.shards.peers import TokenFile
+from lowtide.shards.layout import EndArray, TokenArray, TokenFile
+from lowtide.shards.payload import cut_short, read_into, reading
+from lowtide.shards.read import ranges_in_files
 from lowtide.shards.stamps import StampedFiles, changed
 
 _MOST_MAPS = 1 << 14
-"""A process may hold 65,530 maps, and others want some. More files than this are read one by one."""
+"""A process may hold 65,530 maps, and others need some. More files than this are read one by one."""
 
 _ONE_FILE: EndArray = np.zeros(1, dtype=np.int64)
 _NONE: EndArray = np.zeros(0, dtype=np.int64)
@@ -50,23 +49,26 @@ class Copier(Protocol):
         """Fill `target` (one-dimensional, contiguous, of the files' width) with the pieces."""
 
     def widen(self, pieces: Pieces, x: EndArray, y: EndArray) -> int | None:
-        """Pieces of `x`'s width and one more: tokens, what follows each, and the largest id of all.
+        """Fill `x` with pieces of its width, `y` with the token after each; the largest id of all.
 
-        None where a copier has no fast way, and nothing is done: `copy` them.
+        A copier without a fast way does nothing and returns None: `copy` the pieces instead.
         """
 
     def fetch(self, pieces: Pieces) -> None:
-        """Ask for the pieces to be read into the page cache; returns at once."""
+        """Ask the kernel to read the pieces into the page cache; returns at once."""
 
     def file_times(self) -> list[tuple[int, int]]:
         """Size and time of change of each file, as they were when the copier was made."""
 
     def close(self) -> None:
-        """Let go of the files."""
+        """Release the files."""
 
 
 def make_copier(files: Sequence[TokenFile], *, scattered: bool) -> Copier:
-    """`scattered`: pieces will come from everywhere, so reading ahead around them is useless."""
+    """The fastest copier that works here.
+
+    `scattered` says that pieces will come from everywhere, so reading ahead around them is useless.
+    """
     if len(files) > _MOST_MAPS:
         return PlainCopier(files)
     try:
@@ -76,7 +78,7 @@ def make_copier(files: Sequence[TokenFile], *, scattered: bool) -> Copier:
 
 
 class _Files:
-    """What both copiers know of the files: where each begins in the stream, and its stamp."""
+    """The files of a stream for both copiers: where each ends in the stream, and its stamp."""
 
     def __init__(self, files: Sequence[TokenFile]) -> None:
         self.files = tuple(files)
@@ -87,46 +89,36 @@ class _Files:
                 raise changed(file.path)
 
     def locate(self, pieces: Pieces) -> tuple[EndArray, Pieces]:
-        """Each piece with its file's number (one for all where there is one file).
+        """The file number of each piece (one for all if there is one file), and the pieces.
 
-        Pieces that lie in two files or more are cut.
+        Pieces that lie in several files are cut.
         """
         numbers, crossing = self.first_files(pieces)
-        return self._cut(pieces) if crossing.size else (numbers, pieces)
+        if not crossing.size:
+            return numbers, pieces
+        columns = (pieces.starts.tolist(), pieces.counts.tolist(), pieces.places.tolist())
+        rows = [
+            (number, at, until - at, place + at - start)
+            for start, count, place in zip(*columns, strict=True)
+            for number, at, until in ranges_in_files(self.stops, start, start + count)
+        ]
+        numbers, starts, counts, places = np.array(rows, dtype=np.int64).reshape(-1, 4).T.copy()
+        return numbers, Pieces(starts=starts, counts=counts, places=places)
 
     def first_files(self, pieces: Pieces) -> tuple[EndArray, EndArray]:
-        """The file that each piece begins in, and which pieces go on into another."""
+        """The file that each piece begins in, and which pieces continue in another."""
         if len(self.files) == 1:
             return _ONE_FILE, _NONE
         numbers = np.searchsorted(self.stops, pieces.starts, side="right")
         return numbers, np.flatnonzero(pieces.starts + pieces.counts > self.stops[numbers])
 
     def check_unchanged(self, numbers: EndArray) -> None:
-        """VerificationError if one of these files is no longer the one whose stamp was taken."""
+        """Raise VerificationError if one of these files has changed."""
         self.stamps.check(list(set(numbers.tolist())))
-
-    def _cut(self, pieces: Pieces) -> tuple[EndArray, Pieces]:
-        columns = (pieces.starts.tolist(), pieces.counts.tolist(), pieces.places.tolist())
-        rows = [
-            (number, at, until - at, place + at - start)
-            for start, count, place in zip(*columns, strict=True)
-            for number, at, until in self._parts(start, start + count)
-        ]
-        numbers, starts, counts, places = np.array(rows, dtype=np.int64).reshape(-1, 4).T.copy()
-        return numbers, Pieces(starts=starts, counts=counts, places=places)
-
-    def _parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
-        number = int(np.searchsorted(self.stops, start, side="right"))
-        while start < stop:
-            until = min(stop, int(self.stops[number]))
-            if until > start:
-                yield number, start, until
-            start = until
-            number += 1
 
 
 class PlainCopier:
-    """Opens, seeks and reads for every piece. Holds nothing."""
+    """Opens a file, seeks and reads for every piece. Holds nothing."""
 
     def __init__(self, files: Sequence[TokenFile]) -> None:
         self._files = _Files(files)
@@ -140,42 +132,36 @@ class PlainCopier:
             before = int(self._files.stops[number]) - file.tokens
             offset = file.header_bytes + (int(pieces.starts[at]) - before) * file.dtype.itemsize
             place, count = int(pieces.places[at]), int(pieces.counts[at])
-            room = target[place : place + count].view(np.uint8).data
-            self._read_into(number, file.path, offset, room)
+            wanted = target[place : place + count].view(np.uint8).data
+            with reading(file.path), file.path.open("rb", buffering=0) as opened:
+                self._files.stamps.check_opened(number, opened.fileno())
+                opened.seek(offset)
+                filled = read_into(wanted, opened)
+            if filled < len(wanted):
+                raise cut_short(file.path, offset + len(wanted), offset + filled)
         self._files.check_unchanged(numbers)
 
-    def _read_into(self, number: int, path: Path, offset: int, room: memoryview) -> None:
-        with reading(path), path.open("rb", buffering=0) as file:
-            self._files.stamps.check_opened(number, file.fileno())
-            file.seek(offset)
-            filled = 0
-            while filled < len(room):
-                got = file.readinto(room[filled:])
-                if not got:
-                    raise cut_short(path, offset + len(room), offset + filled)
-                filled += got
-
     def widen(self, pieces: Pieces, x: EndArray, y: EndArray) -> int | None:  # noqa: ARG002
-        """Never: `copy` does."""
+        """Always None: it can only `copy`."""
         return None
 
     def fetch(self, pieces: Pieces) -> None:
-        """Nothing: reading is all it can do."""
+        """Do nothing: it can only read."""
 
     def file_times(self) -> list[tuple[int, int]]:
         return self._files.stamps.times()
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing: it holds nothing."""
 
 
 class _Columns:
-    """What the compiled part is told of each piece, in arrays whose addresses are known."""
+    """Arguments of the compiled part for each piece, in arrays whose addresses are known."""
 
-    def __init__(self, room: int) -> None:
-        self.sources = np.empty(room, dtype=np.int64)
-        self.targets = np.empty(room, dtype=np.int64)
-        self.sizes = np.empty(room, dtype=np.int64)
+    def __init__(self, capacity: int) -> None:
+        self.sources = np.empty(capacity, dtype=np.int64)
+        self.targets = np.empty(capacity, dtype=np.int64)
+        self.sizes = np.empty(capacity, dtype=np.int64)
         columns = (self.sources, self.targets, self.sizes)
         self.addresses = tuple(column.ctypes.data for column in columns)
 
@@ -191,15 +177,14 @@ class MappedCopier:
         self._scattered = scattered
         self._width = files[0].dtype.itemsize
         self._bases = np.zeros(len(files), dtype=np.int64)
-        """The address that token 0 of the whole stream would have, were it in this file; 0: not mapped."""
+        """Per file, the address that token 0 of the stream would have in its map; 0 if it is not mapped."""
         self._maps: dict[int, tuple[int, int]] = {}
         self._columns = _Columns(64)
 
     def copy(self, pieces: Pieces, target: TokenArray) -> None:
         numbers, pieces = self._files.locate(pieces)
         count, width = len(pieces.starts), self._width
-        columns = self._columns_for(count)
-        self._find_sources(numbers, pieces, width, columns.sources[:count])
+        columns = self._find_sources(numbers, pieces)
         np.multiply(pieces.places, width, out=columns.targets[:count])
         columns.targets[:count] += target.ctypes.data
         np.multiply(pieces.counts, width, out=columns.sizes[:count])
@@ -209,8 +194,7 @@ class MappedCopier:
         numbers, crossing = self._files.first_files(pieces)
         joined = self._join(pieces, crossing, x.shape[1] + 1) if crossing.size else None
         count, width = len(pieces.starts), self._width
-        columns = self._columns_for(count)
-        self._find_sources(numbers, pieces, width, columns.sources[:count])
+        columns = self._find_sources(numbers, pieces)
         if joined is not None:
             columns.sources[crossing] = (
                 joined.ctypes.data + np.arange(len(joined)) * joined.strides[0]
@@ -223,19 +207,18 @@ class MappedCopier:
         return largest.value
 
     def _join(self, pieces: Pieces, chosen: EndArray, width: int) -> TokenArray:
-        """Some of the pieces, each out of its two files or more."""
+        """The chosen pieces as rows, each out of its several files."""
         rows = np.empty((len(chosen), width), dtype=self._files.files[0].dtype)
         places = np.arange(len(chosen), dtype=np.int64) * width
-        columns = (pieces.starts[chosen], pieces.counts[chosen])
-        self.copy(Pieces(starts=columns[0], counts=columns[1], places=places), rows.reshape(-1))
+        joined = Pieces(starts=pieces.starts[chosen], counts=pieces.counts[chosen], places=places)
+        self.copy(joined, rows.reshape(-1))
         return rows
 
     def fetch(self, pieces: Pieces) -> None:
         numbers, pieces = self._files.locate(pieces)
-        count, width = len(pieces.starts), self._width
-        columns = self._columns_for(count)
-        self._find_sources(numbers, pieces, width, columns.sources[:count])
-        np.multiply(pieces.counts, width, out=columns.sizes[:count])
+        count = len(pieces.starts)
+        columns = self._find_sources(numbers, pieces)
+        np.multiply(pieces.counts, self._width, out=columns.sizes[:count])
         self._native.lt_fetch_pieces(count, columns.addresses[0], columns.addresses[2])
 
     def file_times(self) -> list[tuple[int, int]]:
@@ -257,33 +240,25 @@ class MappedCopier:
             raise changed(self._files.files[number].path)
         self._files.check_unchanged(numbers)
 
-    def _columns_for(self, count: int) -> _Columns:
+    def _find_sources(self, numbers: EndArray, pieces: Pieces) -> _Columns:
+        """Columns with the address of each piece; files that are touched for the first time are mapped."""
+        count = len(pieces.starts)
         if len(self._columns.sources) < count:
             self._columns = _Columns(max(count, 2 * len(self._columns.sources)))
-        return self._columns
-
-    def _find_sources(
-        self, numbers: EndArray, pieces: Pieces, width: int, sources: EndArray
-    ) -> None:
-        """The address of each piece; files that are touched for the first time are mapped."""
         one = len(self._files.files) == 1
         bases = self._bases if one else self._bases[numbers]
         if not bases.all():
-            self._map(sorted(set(numbers[bases == 0].tolist())))
+            for number in sorted(set(numbers[bases == 0].tolist())):
+                self._map(number)
             bases = self._bases if one else self._bases[numbers]
-        np.multiply(pieces.starts, width, out=sources)
+        sources = self._columns.sources[:count]
+        np.multiply(pieces.starts, self._width, out=sources)
         sources += bases
+        return self._columns
 
-    def _map(self, numbers: list[int]) -> None:
-        for number in numbers:
-            file = self._files.files[number]
-            check_header(file)
-            address = self._map_one(number, file)
-            self._maps[number] = (address, file.file_bytes)
-            before = int(self._files.stops[number]) - file.tokens
-            self._bases[number] = address + file.header_bytes - before * file.dtype.itemsize
-
-    def _map_one(self, number: int, file: TokenFile) -> int:
+    def _map(self, number: int) -> None:
+        file = self._files.files[number]
+        check_header(file)
         address = ctypes.c_void_p()
         with reading(file.path), file.path.open("rb") as opened:
             descriptor = opened.fileno()
@@ -294,11 +269,13 @@ class MappedCopier:
             if failed:
                 raise OSError(failed, os.strerror(failed))
         assert address.value, "a file with tokens has an address"
-        return address.value
+        self._maps[number] = (address.value, file.file_bytes)
+        before = int(self._files.stops[number]) - file.tokens
+        self._bases[number] = address.value + file.header_bytes - before * file.dtype.itemsize
 
 
 def check_header(file: TokenFile) -> None:
-    """VerificationError if a file of ours does not begin as its manifest demands."""
+    """Raise VerificationError if a file of ours does not begin with the header its manifest demands."""
     wanted = file.header
     if not wanted:
         return

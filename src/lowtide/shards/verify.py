@@ -1,7 +1,7 @@
-"""Prove a dataset: every byte of it against its manifest, or a peer's files against themselves.
+"""Verify a dataset: every byte against its manifest, or a peer's files against themselves.
 
-What is found wrong comes back as sentences, not as an exception: one damaged shard must not hide
-another. Reads everything once (the index of documents up to five times), in pieces of 8 MiB.
+Problems come back as sentences, not as an exception: one damaged shard must not hide another.
+Reads everything once (the document index up to five times), in pieces of 8 MiB.
 """
 
 from __future__ import annotations
@@ -12,14 +12,12 @@ from pathlib import Path
 from typing import TypeAlias
 
 import numpy as np
-import xxhash
 
 from lowtide.errors import DataError, StorageError, VerificationError
 from lowtide.journal import LOG_NAME, REPORT_NAME
-from lowtide.shards.documents import MegatronDocuments, StoredDocuments
+from lowtide.shards.documents import DocumentIndex, StoredDocuments
 from lowtide.shards.layout import (
     MANIFEST_NAME,
-    NPY_HEADER_BYTES,
     SPLITS,
     WORK_FOLDER,
     Split,
@@ -29,7 +27,7 @@ from lowtide.shards.layout import (
     shard_header,
     shard_number,
 )
-from lowtide.shards.learnt import learnt_problems
+from lowtide.shards.loss_mask import loss_mask_problems
 from lowtide.shards.manifest import (
     DatasetManifest,
     DocumentIndexRecord,
@@ -39,17 +37,32 @@ from lowtide.shards.manifest import (
     file_names,
     read_manifest,
 )
-from lowtide.shards.megatron import index_pieces, index_problems
-from lowtide.shards.payload import read_exactly, read_pieces
-from lowtide.shards.read import Dataset, TokenSplit, check_size, open_dataset
+from lowtide.shards.megatron import MegatronIndex, index_pieces
+from lowtide.shards.payload import check_size, payload_problems, read_exactly
+from lowtide.shards.read import Dataset, TokenSplit, open_dataset
 
 Progress: TypeAlias = Callable[[int, int], None]
-"""Called with bytes of tokens read so far, and in all."""
+"""Called with the amount done so far and the total: bytes read by `verify`, tokens copied by `export`."""
+
+
+class ProgressCounter:
+    """Adds up what is done, for the progress callback."""
+
+    def __init__(self, total: int, progress: Progress | None) -> None:
+        self._total = total
+        self._progress = progress
+        self._done = 0
+
+    def add(self, amount: int) -> None:
+        """Report that so much more is done."""
+        self._done += amount
+        if self._progress:
+            self._progress(self._done, self._total)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verification:
-    """What was read, and what was wrong with it."""
+    """What was read, and what is wrong with it."""
 
     files: int
     tokens: int
@@ -60,7 +73,7 @@ class Verification:
 
     @property
     def sound(self) -> bool:
-        """Nothing was wrong."""
+        """Whether no problem was found."""
         return not self.problems
 
 
@@ -70,9 +83,9 @@ def verify_dataset(
     tokenizer: TokenizerRecord | None = None,
     progress: Progress | None = None,
 ) -> Verification:
-    """Everything wrong with the dataset at `path`; `tokenizer` gives a peer's vocabulary.
+    """Find everything wrong with the dataset at `path`; `tokenizer` gives a peer's vocabulary.
 
-    Errors are raised only for what is not a dataset at all.
+    Raises only if there is no dataset at all.
     """
     if (path / MANIFEST_NAME).is_file():
         return _verify_own(path, progress)
@@ -91,43 +104,26 @@ def _broken(problem: str) -> Verification:
     return Verification(files=0, tokens=0, documents=0, ids_checked=False, problems=(problem,))
 
 
-class _Meter:
-    """Adds up what was read, for the progress callback."""
-
-    def __init__(self, total_bytes: int, progress: Progress | None) -> None:
-        self._total_bytes = total_bytes
-        self._progress = progress
-        self._done_bytes = 0
-
-    def add(self, read_bytes: int) -> None:
-        self._done_bytes += read_bytes
-        if self._progress:
-            self._progress(self._done_bytes, self._total_bytes)
-
-
-# Our own folders
-
-
 def _verify_own(path: Path, progress: Progress | None) -> Verification:
+    """A folder of ours against its manifest."""
     try:
         manifest = read_manifest(path)
     except VerificationError as error:
         return _broken(error.problem)
-    meter = _Meter(manifest.tokens * manifest.layout.token_bytes, progress)
+    counter = ProgressCounter(manifest.tokens * manifest.layout.token_bytes, progress)
     problems = list(_folder_problems(path, manifest))
     for split, record in manifest.splits.items():
         problems += _plan_problems(manifest, split, record)
         for shard in record.shards:
-            problems += _collect(_shard_problems(path, manifest, shard, meter))
+            problems += _collect(_shard_problems(path, manifest, shard, counter))
         if record.index:
             of_index = _collect(_index_problems(path, record.index, record.tokens))
-            # From damaged ends no sane `.idx` follows, only a sequence count beyond all memory.
-            of_index = of_index or _collect(
+            # Damaged ends would demand an `.idx` with a sequence count beyond all memory.
+            problems += of_index or _collect(
                 _companion_problems(path, manifest, split, record.index)
             )
-            problems += of_index
         if record.learnt:
-            problems += _collect(learnt_problems(path, record.learnt, record.tokens))
+            problems += _collect(loss_mask_problems(path, record.learnt, record.tokens))
     return Verification(
         files=len(file_names(manifest)) + 1,
         tokens=manifest.tokens,
@@ -138,7 +134,7 @@ def _verify_own(path: Path, progress: Progress | None) -> Verification:
 
 
 def _collect(problems: Iterator[str]) -> list[str]:
-    """All of them; a file that cannot be read on ends its own list, not the verification."""
+    """All problems of one file; a file that cannot be read ends its own list, not the verification."""
     found: list[str] = []
     try:
         found.extend(problems)
@@ -148,7 +144,7 @@ def _collect(problems: Iterator[str]) -> list[str]:
 
 
 def _folder_problems(path: Path, manifest: DatasetManifest) -> Iterator[str]:
-    """Files that are there and should not be. Missing ones are noticed when they are read."""
+    """Files that should not be there. Missing ones are noticed when they are read."""
     beside = (MANIFEST_NAME, WORK_FOLDER, ".stop", LOG_NAME, REPORT_NAME)
     expected = {*beside, *file_names(manifest)}
     for entry in sorted(path.iterdir()):
@@ -164,7 +160,8 @@ def _plan_problems(manifest: DatasetManifest, split: Split, record: SplitRecord)
         last = number == len(record.shards) - 1
         if shard_number(manifest.layout, split, shard.name) != number:
             yield f"{MANIFEST_NAME}: shard {number} of {split} is called {shard.name}"
-        if not _fills(shard.tokens, manifest.layout.file_tokens, last=last):
+        full = manifest.layout.file_tokens or shard.tokens
+        if not 1 <= shard.tokens <= full or (shard.tokens < full and not last):
             yield f"{MANIFEST_NAME}: {shard.name} cannot hold {shard.tokens} tokens"
     if record.index and record.index.name != documents_name(split):
         yield f"{MANIFEST_NAME}: the document index of {split} is called {record.index.name}"
@@ -172,45 +169,39 @@ def _plan_problems(manifest: DatasetManifest, split: Split, record: SplitRecord)
         yield f"{MANIFEST_NAME}: {split} has no document index"
 
 
-def _fills(tokens: int, full: int | None, *, last: bool) -> bool:
-    """Every shard but the last is full, and none is empty."""
-    if full is None or last:
-        return 1 <= tokens <= (full or tokens)
-    return tokens == full
-
-
 def _shard_problems(
-    folder: Path, manifest: DatasetManifest, shard: ShardRecord, meter: _Meter
+    folder: Path, manifest: DatasetManifest, shard: ShardRecord, progress: ProgressCounter
 ) -> Iterator[str]:
     layout = manifest.layout
-    path = folder / shard.name
-    check_size(path, layout.file_bytes(shard.tokens))
-    if read_exactly(path, 0, layout.header_bytes) != shard_header(layout, shard.tokens):
-        yield f"{shard.name}: its header is not that of {shard.tokens} tokens"
-    state = xxhash.xxh3_128()
     largest = 0
-    for piece in read_pieces(path, layout.header_bytes, shard.tokens * layout.token_bytes):
-        state.update(piece)
+
+    def look(piece: memoryview) -> None:
+        nonlocal largest
         largest = max(largest, int(np.frombuffer(piece, dtype=layout.dtype).max()))
-        meter.add(len(piece))
-    if state.hexdigest() != shard.digest:
-        yield f"{shard.name}: its tokens are not those that were written"
+        progress.add(len(piece))
+
+    yield from payload_problems(
+        folder / shard.name,
+        shard_header(layout, shard.tokens),
+        shard.tokens * layout.token_bytes,
+        digest=shard.digest,
+        holds="tokens",
+        look=look,
+    )
     if largest >= layout.vocabulary_size:
         yield f"{shard.name}: id {largest} is beyond the vocabulary of {layout.vocabulary_size}"
 
 
 def _index_problems(folder: Path, record: DocumentIndexRecord, tokens: int) -> Iterator[str]:
     path = folder / record.name
-    check_size(path, NPY_HEADER_BYTES + 8 * record.documents)
-    if read_exactly(path, 0, NPY_HEADER_BYTES) != documents_header(record.documents):
-        yield f"{record.name}: its header is not that of {record.documents} documents"
-    state = xxhash.xxh3_128()
-    for piece in read_pieces(path, NPY_HEADER_BYTES, 8 * record.documents):
-        state.update(piece)
-    if state.hexdigest() != record.digest:
-        yield f"{record.name}: its ends are not those that were written"
-    stored = StoredDocuments(path=path, count=record.documents)
-    yield from _order_problems(record.name, stored, tokens)
+    yield from payload_problems(
+        path,
+        documents_header(record.documents),
+        8 * record.documents,
+        digest=record.digest,
+        holds="ends",
+    )
+    yield from _order_problems(path, StoredDocuments(path=path, count=record.documents), tokens)
 
 
 def _companion_problems(
@@ -220,8 +211,9 @@ def _companion_problems(
     name = companion_name(manifest.layout, split)
     if name is None:
         return
+    documents = StoredDocuments(path=folder / record.name, count=record.documents)
     done_bytes = 0
-    for wanted in index_pieces(folder / record.name, record.documents, manifest.layout):
+    for wanted in index_pieces(documents, manifest.layout):
         if read_exactly(folder / name, done_bytes, wanted.nbytes) != wanted.tobytes():
             yield f"{name}: it does not fit {record.name}"
             return
@@ -229,37 +221,30 @@ def _companion_problems(
     check_size(folder / name, done_bytes)
 
 
-# Both
-
-
-def _order_problems(
-    name: str, documents: StoredDocuments | MegatronDocuments, tokens: int
-) -> Iterator[str]:
+def _order_problems(path: Path, documents: DocumentIndex, tokens: int) -> Iterator[str]:
     """Ends never go back, and the last one is the stream's."""
     last = 0
     for ends in documents.ends():
         if (np.diff(ends, prepend=last) < 0).any():
-            yield f"{name}: its document ends are out of order"
+            yield f"{path.name}: its document ends are out of order"
             return
         last = int(ends[-1])
     if last != tokens:
-        yield f"{name}: its last document ends at {last}, the tokens at {tokens}"
-
-
-# Peers
+        yield f"{path.name}: its last document ends at {last}, the tokens at {tokens}"
 
 
 def _verify_peer(dataset: Dataset, progress: Progress | None) -> Verification:
-    splits = list(dataset.splits.values())
-    meter = _Meter(sum(file.file_bytes for split in splits for file in split.files), progress)
+    """A peer's files against themselves and the vocabulary."""
+    counter = ProgressCounter(sum(file.file_bytes for file in dataset.files), progress)
     vocabulary_size = dataset.tokenizer.vocabulary_size if dataset.tokenizer else None
     problems: list[str] = []
-    for split in splits:
-        problems += _collect(_id_problems(split, vocabulary_size, meter))
-        if isinstance(split.documents, MegatronDocuments):
-            problems += _collect(_megatron_problems(split, split.documents))
+    for split in dataset.splits.values():
+        problems += _collect(_id_problems(split, vocabulary_size, counter))
+        if isinstance(split.documents, MegatronIndex):
+            problems += _collect(_megatron_problems(split.documents))
+    splits = dataset.splits.values()
     return Verification(
-        files=sum(len(split.files) for split in splits),
+        files=len(dataset.files),
         tokens=dataset.tokens,
         documents=0 if problems else sum(split.document_count or 0 for split in splits),
         ids_checked=vocabulary_size is not None,
@@ -267,17 +252,19 @@ def _verify_peer(dataset: Dataset, progress: Progress | None) -> Verification:
     )
 
 
-def _id_problems(split: TokenSplit, vocabulary_size: int | None, meter: _Meter) -> Iterator[str]:
+def _id_problems(
+    split: TokenSplit, vocabulary_size: int | None, progress: ProgressCounter
+) -> Iterator[str]:
     largest = 0
     for piece in split.stream():
         largest = max(largest, int(piece.max()))
-        meter.add(piece.nbytes)
+        progress.add(piece.nbytes)
     if vocabulary_size is not None and largest >= vocabulary_size:
         yield f"split {split.name}: id {largest} is beyond the vocabulary of {vocabulary_size}"
 
 
-def _megatron_problems(split: TokenSplit, documents: MegatronDocuments) -> Iterator[str]:
-    problems = index_problems(documents.index, split.tokens)
+def _megatron_problems(index: MegatronIndex) -> Iterator[str]:
+    problems = index.problems()
     yield from problems
     if not problems:
-        yield from _order_problems(documents.index.path.name, documents, split.tokens)
+        yield from _order_problems(index.path, index, index.tokens)

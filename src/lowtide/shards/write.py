@@ -10,12 +10,14 @@ between any two of them resumes from the last stored mark, and the folder ends w
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Self
 
 import numpy as np
 
 from lowtide.errors import DataError, UsageError, VerificationError
+from lowtide.shards.documents import StoredDocuments
 from lowtide.shards.layout import (
     NPY_HEADER_BYTES,
     WORK_FOLDER,
@@ -31,24 +33,99 @@ from lowtide.shards.layout import (
     shard_name,
     shard_number,
 )
-from lowtide.shards.learnt import BitArray, LearntWriter
-from lowtide.shards.manifest import DocumentIndexRecord, LearntRecord, ShardRecord
-from lowtide.shards.mark import LearntMark, WriterMark, check_shard_form, verify_finished
+from lowtide.shards.loss_mask import BitArray, LossMaskMark, LossMaskWriter
+from lowtide.shards.manifest import (
+    DocumentIndexRecord,
+    LossMaskRecord,
+    ShardRecord,
+    check_names,
+    from_json,
+    to_json,
+)
 from lowtide.shards.megatron import write_index
 from lowtide.shards.payload import BUFFER_BYTES, RESTART, PartialFile, read_exactly
+from lowtide.storage.fingerprint import digest_file
 from lowtide.storage.publish import publish, storage_errors, sync_folder
-
-__all__ = ["SplitWriter", "WriterMark", "needs_bytes", "verify_finished"]
+from lowtide.storage.sealed_json import JsonObject
 
 _END_BYTES = 8
 _PIECE_TOKENS = 1 << 20
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WriterMark:
+    """A point the writer can return to: everything before it is on the disk."""
+
+    split: Split
+    finished: tuple[ShardRecord, ...] = ()
+    open: ShardRecord | None = None
+    """The shard that was growing, with what it held then."""
+    index: DocumentIndexRecord | None = None
+    """The document index, with what it held then."""
+    learnt: LossMaskMark | None = None
+    """The loss mask; None for text, where every token is a target."""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens before the mark."""
+        open_tokens = self.open.tokens if self.open else 0
+        return open_tokens + sum(shard.tokens for shard in self.finished)
+
+    @property
+    def documents(self) -> int:
+        """Documents that ended before the mark."""
+        return self.index.documents if self.index else 0
+
+    @property
+    def names(self) -> set[str]:
+        """The files that the mark names."""
+        records = (*self.finished, self.open, self.index, self.learnt)
+        return {record.name for record in records if record}
+
+    def check_names(self, layout: ShardLayout, path: Path) -> None:
+        """VerificationError if the mark, read from `path`, names a file that lowtide does not write."""
+        shards = [shard for shard in (*self.finished, self.open) if shard]
+        check_names(path, layout, self.split, shards, self.index, self.learnt)
+
+    def as_json(self) -> JsonObject:
+        """Plain values for the caller's progress file."""
+        return to_json(self)
+
+    @classmethod
+    def from_json(cls, payload: JsonObject, path: Path) -> WriterMark:
+        """The mark back from the progress file at `path`; VerificationError if it is not one."""
+        return from_json(payload, WriterMark, path)
+
+
+def verify_finished(folder: Path, layout: ShardLayout, mark: WriterMark) -> None:
+    """Read every finished shard of a resumed split and compare digests: costs one pass."""
+    for shard in mark.finished:
+        path = folder / shard.name
+        _check_shard_form(path, layout, shard.tokens)
+        length = shard.tokens * layout.token_bytes
+        if digest_file(path, layout.header_bytes, length) != shard.digest:
+            raise VerificationError(f"{path} is not what was written to it", remedy=RESTART)
+
+
+def _check_shard_form(path: Path, layout: ShardLayout, tokens: int) -> None:
+    """VerificationError unless the file has the size and header that its count demands."""
+    wanted_bytes = layout.file_bytes(tokens)
+    if not path.is_file():
+        raise VerificationError(f"{path} is missing", remedy=RESTART)
+    found_bytes = path.stat().st_size
+    if found_bytes != wanted_bytes:
+        raise VerificationError(
+            f"{path} has {found_bytes} bytes instead of {wanted_bytes}", remedy=RESTART
+        )
+    if read_exactly(path, 0, layout.header_bytes) != shard_header(layout, tokens):
+        raise VerificationError(f"{path} has a damaged header", remedy=RESTART)
+
+
 def needs_bytes(split_count: int, *, learnt: bool = False) -> int:
     """Memory that writers occupy, beyond the arrays handed to `append`.
 
-    A buffer each for shard, index and learnt bits; and, one at a time, a piece of ids made wider, a piece read
-    again by `resume`, or the arrays from which Megatron's index is made.
+    One buffer each for shard, index and loss mask; and, one at a time, a piece of ids made wider, a piece
+    that `resume` reads again, or the arrays from which Megatron's index is made.
     """
     return split_count * (3 if learnt else 2) * BUFFER_BYTES + 4 * _PIECE_TOKENS
 
@@ -56,7 +133,7 @@ def needs_bytes(split_count: int, *, learnt: bool = False) -> int:
 class SplitWriter:
     """Turns a token stream into the shards of one split. Not for two threads at once.
 
-    After an error the object is spent: close it, and resume from the last stored mark.
+    After an error the object is unusable: close it, and resume from the last stored mark.
     """
 
     def __init__(self, folder: Path, layout: ShardLayout, mark: WriterMark) -> None:
@@ -69,8 +146,9 @@ class SplitWriter:
         self._finished_tokens = sum(shard.tokens for shard in mark.finished)
         self._shard: PartialFile | None = None
         self._index: PartialFile | None = None
-        self._learnt: LearntWriter | None = None
-        self._learnt_record: LearntRecord | None = None
+        self._loss_mask: LossMaskWriter | None = None
+        self.learnt: LossMaskRecord | None = None
+        """The sealed loss mask; None before `seal`, for text, and without any token."""
         self._last_end = 0
         self._sound = True
 
@@ -78,8 +156,11 @@ class SplitWriter:
     def start(
         cls, folder: Path, layout: ShardLayout, split: Split, *, learnt: bool = False
     ) -> Self:
-        """Begin a split in a folder that has none of it; with `learnt`, of examples. Store a first mark
-        before appending: without it, a crash inside `seal` leaves files that nobody may clear away."""
+        """Begin a split in a folder without files of it; `learnt` gives it a loss mask.
+
+        Store a first mark before appending: without it, a crash inside `seal` leaves files that nobody
+        may clear away.
+        """
         writer = cls(folder, layout, WriterMark(split=split))
         writer._make_work_folder()
         for name in writer._own_names(folder):
@@ -89,15 +170,15 @@ class SplitWriter:
             )
         writer._clear(WriterMark(split=split))
         if learnt:
-            writer._learnt = writer._begin_learnt()
+            writer._loss_mask = writer._begin_loss_mask()
         return writer
 
     @classmethod
     def resume(cls, folder: Path, layout: ShardLayout, mark: WriterMark) -> Self:
-        """Go back to a mark: what came after it is cut off, what came before is proven.
+        """Return to a mark: what came after it is cut off, what came before is checked.
 
-        Reads the open shard and the index again (their digests go on from there); of finished
-        shards it checks size and header, `verify_finished` reads them whole.
+        Reads the open shard and the index again, to continue their digests. Of finished shards it
+        checks size and header; `verify_finished` reads them whole.
         """
         mark.check_names(layout, folder / WORK_FOLDER)
         writer = cls(folder, layout, mark)
@@ -114,7 +195,7 @@ class SplitWriter:
         if mark.index:
             writer._reopen_index(mark.index, mark.tokens)
         if mark.learnt:
-            writer._reopen_learnt(mark.learnt, mark.tokens)
+            writer._reopen_loss_mask(mark.learnt, mark.tokens)
         writer._clear(mark)
         return writer
 
@@ -136,37 +217,32 @@ class SplitWriter:
 
     @property
     def full_shards(self) -> int:
-        """Shards that were filled so far; when it grows, a checkpoint is worth its cost."""
+        """Full shards so far; when it grows, a checkpoint is worth its cost."""
         return len(self._finished)
-
-    @property
-    def learnt(self) -> LearntRecord | None:
-        """What was sealed of the learnt bits; None before, for text, and without any token."""
-        return self._learnt_record
 
     def append(
         self, ids: TokenArray, document_ends: EndArray, learnt: BitArray | None = None
     ) -> None:
-        """Go on with the stream. `document_ends` count from the start of `ids`, in order.
+        """Add the next tokens. `document_ends` count from the start of `ids`, in order.
 
-        A split of examples takes a flag for each id: whether it is `learnt`.
+        A split with a loss mask takes a flag for each id in `learnt`: whether it is a target.
         """
         assert self._sound, "an earlier call failed: resume from the last mark"
-        assert (learnt is None) == (self._learnt is None), (
-            "examples have learnt bits, text has none"
+        assert (learnt is None) == (self._loss_mask is None), (
+            "examples have a loss mask, text has none"
         )
-        assert learnt is None or len(learnt) == len(ids), "one learnt bit a token"
+        assert learnt is None or len(learnt) == len(ids), "one flag per token"
         self._sound = False
         self._check_ids(ids)
         self._append_ends(document_ends, len(ids))
         for start in range(0, len(ids), _PIECE_TOKENS):
             self._append_tokens(ids[start : start + _PIECE_TOKENS])
-            if self._learnt and learnt is not None:
-                self._learnt.append(learnt[start : start + _PIECE_TOKENS])
+            if self._loss_mask and learnt is not None:
+                self._loss_mask.append(learnt[start : start + _PIECE_TOKENS])
         self._sound = True
 
     def mark(self) -> WriterMark:
-        """Everything so far is on the disk when this returns; store the mark, then publish."""
+        """Put everything so far on the disk. Store the mark, then publish."""
         assert self._sound, "an earlier call failed: resume from the last mark"
         for file in self._open_files():
             file.sync()
@@ -176,11 +252,11 @@ class SplitWriter:
             finished=tuple(self._finished),
             open=self._open_record(),
             index=self._index_record(),
-            learnt=self._learnt.mark() if self._learnt else None,
+            learnt=self._loss_mask.mark() if self._loss_mask else None,
         )
 
     def publish_finished(self) -> None:
-        """Give full shards their names. Only after the mark that knows them is stored."""
+        """Give full shards their names. Call it only when the mark that knows them is stored."""
         while self._unpublished:
             self._publish(self._unpublished[0])
             self._unpublished.pop(0)
@@ -188,28 +264,28 @@ class SplitWriter:
     def seal(self) -> tuple[list[ShardRecord], DocumentIndexRecord | None]:
         """Close and publish everything; a split without tokens leaves no file.
 
-        The index is None when no document end was ever given; `learnt` tells of the bits.
+        The index is None when no document end was ever given. The record of the loss mask is in `learnt`.
         """
         assert self._sound, "an earlier call failed: resume from the last mark"
         self._sound = False
         index = self._index_record() if self.tokens else None
         assert index is None or self._last_end == self.tokens, "the last document has no end"
-        self._seal_learnt()
+        self._seal_loss_mask()
         self._finish_shard()
         self._seal_index(index)
         self.publish_finished()
         return list(self._finished), index
 
     def close(self) -> None:
-        """Let go of the partial files as they stand. After `seal` there is nothing to let go."""
+        """Close the partial files unfinished. After `seal` there are none."""
         self._sound = False
         for file in self._open_files():
             file.close()
-        self._shard = self._index = self._learnt = None
+        self._shard = self._index = self._loss_mask = None
 
     def _open_files(self) -> list[PartialFile]:
-        bits = self._learnt.file if self._learnt else None
-        return [file for file in (self._shard, self._index, bits) if file]
+        mask_file = self._loss_mask.file if self._loss_mask else None
+        return [file for file in (self._shard, self._index, mask_file) if file]
 
     # Appending
 
@@ -244,14 +320,14 @@ class SplitWriter:
             if self._shard is None:
                 path = self._partial(self._next_name())
                 self._shard = PartialFile.create(path, self._layout.header_bytes)
-            room = self._room()
-            self._shard.write(ids[:room].astype(self._layout.dtype, copy=False))
-            ids = ids[room:]
-            if self._room() == 0:
+            count = self._tokens_left()
+            self._shard.write(ids[:count].astype(self._layout.dtype, copy=False))
+            ids = ids[count:]
+            if self._tokens_left() == 0:
                 self._finish_shard()
 
-    def _room(self) -> int:
-        """Tokens that the open shard still takes."""
+    def _tokens_left(self) -> int:
+        """Tokens that the open shard can still take."""
         limit = self._layout.file_tokens
         return _PIECE_TOKENS if limit is None else limit - self._open_tokens
 
@@ -277,23 +353,24 @@ class SplitWriter:
         ends_path = self._index.path
         self._index = None
         if companion:
-            write_index(self._partial(companion), ends_path, record.documents, self._layout)
+            documents = StoredDocuments(path=ends_path, count=record.documents)
+            write_index(self._partial(companion), documents, self._layout)
             self._publish(companion)
         self._publish(record.name)
 
-    def _seal_learnt(self) -> None:
-        if self._learnt is None:
+    def _seal_loss_mask(self) -> None:
+        if self._loss_mask is None:
             return
-        assert self._learnt.tokens == self.tokens, "one learnt bit a token"
+        assert self._loss_mask.tokens == self.tokens, "one flag per token"
         if self.tokens:
-            self._learnt_record = self._learnt.finish()
-            self._publish(self._learnt_record.name)
+            self.learnt = self._loss_mask.finish()
+            self._publish(self.learnt.name)
         else:
-            self._drop(self._learnt.file)
-        self._learnt = None
+            self._drop(self._loss_mask.file)
+        self._loss_mask = None
 
     def _drop(self, file: PartialFile) -> None:
-        """There is not a single token to tell about."""
+        """Close and remove the file of a split without tokens."""
         file.close()
         with storage_errors(file.path):
             file.path.unlink()
@@ -330,12 +407,12 @@ class SplitWriter:
         sync_folder(self._folder)
 
     def _put_in_place(self, shard: ShardRecord) -> None:
-        """A finished shard is published already, or was about to be."""
+        """Publish a finished shard if that was not done yet, and check its form."""
         final = self._folder / shard.name
         if not final.exists():
-            check_shard_form(self._partial(shard.name), self._layout, shard.tokens)
+            _check_shard_form(self._partial(shard.name), self._layout, shard.tokens)
             self._publish(shard.name)
-        check_shard_form(final, self._layout, shard.tokens)
+        _check_shard_form(final, self._layout, shard.tokens)
 
     def _reopen(self, name: str, header_bytes: int, payload_bytes: int, digest: str) -> PartialFile:
         partial = self._partial(name)
@@ -358,18 +435,18 @@ class SplitWriter:
             read_exactly(self._index.path, last, _END_BYTES), "little", signed=True
         )
 
-    def _begin_learnt(self) -> LearntWriter:
+    def _begin_loss_mask(self) -> LossMaskWriter:
         path = self._partial(learnt_name(self._split))
-        return LearntWriter(PartialFile.create(path, NPY_HEADER_BYTES), self._split)
+        return LossMaskWriter(PartialFile.create(path, NPY_HEADER_BYTES), self._split)
 
-    def _reopen_learnt(self, mark: LearntMark, tokens: int) -> None:
+    def _reopen_loss_mask(self, mark: LossMaskMark, tokens: int) -> None:
         whole_bytes = tokens // 8
         if whole_bytes:
             file = self._reopen(mark.name, NPY_HEADER_BYTES, whole_bytes, mark.digest)
-            self._learnt = LearntWriter(file, self._split)
+            self._loss_mask = LossMaskWriter(file, self._split)
         else:  # a `seal` without tokens has removed the file, and there is nothing to lose
-            self._learnt = self._begin_learnt()
-        self._learnt.go_on(mark, tokens)
+            self._loss_mask = self._begin_loss_mask()
+        self._loss_mask.resume(mark, tokens)
 
     def _clear(self, mark: WriterMark) -> None:
         """Remove what this split left behind after the mark."""
@@ -384,7 +461,7 @@ class SplitWriter:
         sync_folder(self._work)
 
     def _own_names(self, folder: Path, suffix: str = "") -> set[str]:
-        """Names in the folder that only this split's writer gives, without the suffix."""
+        """Names in the folder that only this split's writer uses, without the suffix."""
         split = self._split
         extra = {documents_name(split), learnt_name(split), companion_name(self._layout, split)}
         with storage_errors(folder):

@@ -1,4 +1,4 @@
-"""Facts, samples and exports know which tokens of examples are learnt."""
+"""Facts, samples and exports know the loss mask of examples."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.shards.streams import (
     manifest_of,
     write_split,
 )
-from tests.shards.test_learnt import NPY, examples
+from tests.shards.test_loss_mask import NPY, examples
 
 
 def spell(ids: TokenArray) -> str:
@@ -74,9 +74,9 @@ def test_bits_go_along_into_every_format(to: Format, tmp_path: Path) -> None:
     for name, split in manifest.splits.items():
         assert split.learnt == before.splits[name].learnt
     found = open_dataset(tmp_path / "out").splits["train"]
-    assert found.learnt
+    assert found.loss_mask
     assert np.array_equal(found.read(0, 243), stream.ids)
-    assert np.array_equal(found.learnt.read(0, 243), stream.learnt)
+    assert np.array_equal(found.loss_mask.read(0, 243), stream.learnt)
     assert verify_dataset(tmp_path / "out").sound
 
 
@@ -120,7 +120,7 @@ def test_end_of_text_of_examples_is_not_moved_by_an_export(tmp_path: Path) -> No
     write_manifest(tmp_path / "in", manifest_of(NPY, records, eot="end"))  # type: ignore[arg-type]
     (tmp_path / "in" / WORK_FOLDER).rmdir()
     dataset = open_dataset(tmp_path / "in")
-    with pytest.raises(UsageError, match="learnt bits") as refused:
+    with pytest.raises(UsageError, match="loss mask") as refused:
         export_dataset(dataset, "llmc", tmp_path / "out", tool_version="0.1.0", eot="start")
     assert "leave `--eot` out" in refused.value.remedy
     assert not (tmp_path / "out").exists()

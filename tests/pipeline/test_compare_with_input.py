@@ -1,4 +1,4 @@
-"""`verify` compares examples with their input: ids and learnt bits, through template and reference."""
+"""`verify` compares examples with their input: ids and loss masks, through template and reference."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_with_less_than_a_quarter_of_memory_free_all_is_compared(
     lowtide.tokenize([source], tmp_path / "out", TokenizeSettings(examples=examples, val=0.0))
     free = LimitCandidate(source="this test", total_bytes=5 * GIB, whole_bytes=24 * GIB)
     limit = MemoryLimit(candidates=(free,))
-    monkeypatch.setattr("lowtide.pipeline.examine_examples.machine_limit", lambda: limit)
+    monkeypatch.setattr("lowtide.pipeline.compare_with_input.machine_limit", lambda: limit)
     proof = lowtide.verify(tmp_path / "out")
     assert proof.compared_documents == (1 if examples is None else 5)
     assert proof.comparison == ""
@@ -95,9 +95,9 @@ def remade(rows: Path, folder: Path, *, change: str) -> Proof:
     """A dataset that is whole by its digests, and wrong: as if lowtide itself had erred."""
     lowtide.tokenize([rows], folder / "right", settings_of())
     train = open_dataset(folder / "right").splits["train"]
-    assert train.learnt
+    assert train.loss_mask
     ids = train.read(0, train.tokens).astype(np.uint32)
-    bits = train.learnt.read(0, train.tokens)
+    bits = train.loss_mask.read(0, train.tokens)
     ends = np.concatenate(list(train.document_ends()))
     at = int(ends[4]) + 1  # in example 5
     if change == "id":
@@ -117,7 +117,7 @@ def remade(rows: Path, folder: Path, *, change: str) -> Proof:
 def test_a_bit_that_the_template_did_not_set_is_found(rows: Path, tmp_path: Path) -> None:
     problems = remade(rows, tmp_path, change="bit").verification.problems
     assert problems == (
-        "learnt_TRAIN.npy: the learnt bits of example 6 of train are not the template's",
+        "learnt_TRAIN.npy: the loss mask of example 6 of train is not the template's",
     )
 
 
