@@ -31,8 +31,9 @@ import tiktoken
 from gigatoken.gigatoken_rs import BPETokenizer, load_hf_json
 from tokenizers import Tokenizer
 
+from lowtide.settings import PatternName
 from lowtide.tokenizer.disagreements import DISAGREEMENTS, Ranges, Reference
-from lowtide.tokenizer.patterns import PATTERNS, PatternName
+from lowtide.tokenizer.patterns import PATTERNS
 
 Ids = np.ndarray[tuple[int], np.dtype[np.uint32]]
 

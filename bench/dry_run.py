@@ -27,8 +27,8 @@ import pyarrow.parquet as pq
 
 from bench.distinct_words import distinct_words
 from lowtide.pipeline.estimate import Estimate, estimate
-from lowtide.pipeline.settings import TokenizeSettings
 from lowtide.pipeline.tokenize import tokenize
+from lowtide.settings import TokenizeSettings
 
 
 def write_parquet(path: Path, texts: list[str]) -> None:

@@ -38,7 +38,8 @@ from typing import TYPE_CHECKING
 
 from bench.distinct_words import repeated_letters, tied_words, write_documents
 from bench.jobs import SEPARATOR
-from lowtide.tokenizer.patterns import PLAIN_PATTERNS, PatternName
+from lowtide.settings import PatternName
+from lowtide.tokenizer.patterns import PLAIN_PATTERNS
 
 if TYPE_CHECKING:
     from tokenizers.pre_tokenizers import PreTokenizer

@@ -7,9 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cache
 
+from lowtide.settings import PatternName, Ties
 from lowtide.tokenizer.byte_pairs import BytePairs, bytes_in_order
-from lowtide.tokenizer.patterns import PatternName
-from lowtide.tokenizer.reference_train import Ties, train_reference
+from lowtide.tokenizer.reference_train import train_reference
 from lowtide.tokenizer.split_words import split_words_reference
 from tests.corpora import make_documents
 

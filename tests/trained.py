@@ -10,7 +10,8 @@ from pathlib import Path
 from tokenizers import Regex, Tokenizer, models, pre_tokenizers, trainers
 
 from lowtide.journal import LOG_NAME
-from lowtide.tokenizer.patterns import PLAIN_PATTERNS, PatternName
+from lowtide.settings import PatternName
+from lowtide.tokenizer.patterns import PLAIN_PATTERNS
 
 OF_ONE_RUN = ("run.json", LOG_NAME)
 """Time, peak and budget: the only files that may differ between two runs over the same corpus."""

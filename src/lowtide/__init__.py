@@ -18,12 +18,11 @@ if TYPE_CHECKING:
     from lowtide.pipeline.export_model import export_model
     from lowtide.pipeline.plan import make_plan
     from lowtide.pipeline.sample import sample
-    from lowtide.pipeline.settings import TokenizeSettings
     from lowtide.pipeline.tokenize import TokenizeResult, tokenize
     from lowtide.pipeline.train import train
-    from lowtide.pipeline.train_settings import TrainSettings
     from lowtide.pipeline.train_tokenizer import TrainResult, train_tokenizer
     from lowtide.plan.make_plan import Plan
+    from lowtide.settings import TokenizeSettings, TrainSettings
     from lowtide.tokenizer.tokenizer import Tokenizer
     from lowtide.training.run_results import TrainedRun
     from lowtide.training.settings import RunSettings

@@ -12,11 +12,11 @@ import pytest
 from lowtide.cli.config import SAMPLE_VALUES, commented_settings
 from lowtide.cli.main import cli
 from lowtide.cli.settings_file import (
-    NO_PLACE,
     WITHOUT_SETTINGS,
     has_fixed_default,
     options_in_file,
     read_settings_file,
+    why_not_in_file,
 )
 from tests.commands import call
 
@@ -91,7 +91,10 @@ def test_every_example_in_it_is_a_value(
     Path("all.toml").write_text(uncommented(only_defaults=False))
     assert parse(command, "all.toml", *arguments_of(command))
     for key, option in options_in_file(COMMANDS[command]).items():
-        assert has_fixed_default(option) or {key, f"{command}.{key}"} & SAMPLE_VALUES.keys(), key
+        named = {key, f"{command}.{key}"} & SAMPLE_VALUES.keys()
+        assert has_fixed_default(option) or named or getattr(option, "sample", None) is not None, (
+            key
+        )
 
 
 def test_every_flag_is_in_it_or_has_no_place() -> None:
@@ -101,10 +104,11 @@ def test_every_flag_is_in_it_or_has_no_place() -> None:
         for option in command.params:
             if isinstance(option, click.Option):
                 key = option.opts[0].removeprefix("--")
-                assert (f"\n#{key} = " in tables[name]) != (key in NO_PLACE), (name, key)
+                has_no_place = why_not_in_file(option) is not None
+                assert (f"\n#{key} = " in tables[name]) != has_no_place, (name, key)
                 told = (option.help or "").partition("  [")[0].split()
                 joined = " ".join(tables[name].replace("\n# ", " ").split())
-                assert key in NO_PLACE or " ".join(told) in joined
+                assert has_no_place or " ".join(told) in joined
 
 
 def test_a_file_that_is_there_is_not_overwritten(
@@ -137,11 +141,7 @@ def test_the_files_on_the_page_are_valid(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_the_page_tells_of_every_flag_without_a_place() -> None:
     text = PAGE.read_text()
-    flags = {
-        option.opts[0].removeprefix("--")
-        for command in COMMANDS.values()
-        for option in command.params
-        if isinstance(option, click.Option)
-    }
-    for name in NO_PLACE.keys() & flags:
-        assert f"`--{name}`" in text, name
+    for command in COMMANDS.values():
+        for option in command.params:
+            if isinstance(option, click.Option) and why_not_in_file(option) is not None:
+                assert f"`{option.opts[0]}`" in text, option.opts[0]

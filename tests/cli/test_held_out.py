@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.pipeline.settings import TokenizeSettings, choose_held_out
+from lowtide.pipeline.settings import choose_held_out
+from lowtide.settings import TokenizeSettings
 from lowtide.shards.manifest import read_manifest
 from lowtide.source.find_inputs import InputFile, InputKind
 from tests.commands import Outcome, bytes_of, lowtide

@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.shards.layout import WORK_FOLDER, Format, Placement, ShardLayout, Split
+from lowtide.settings import Format, Placement
+from lowtide.shards.layout import WORK_FOLDER, ShardLayout, Split
 from lowtide.shards.manifest import SplitRecord, write_manifest
 from lowtide.shards.write import SplitWriter
 from tests.dataset.plain import NUMBERED, numbered_stream

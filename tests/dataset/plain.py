@@ -16,7 +16,8 @@ import numpy.typing as npt
 from hypothesis import strategies as st
 
 from lowtide.dataset.token_dataset import TokenDataset
-from lowtide.shards.layout import MANIFEST_NAME, Format, Placement, ShardLayout, llmc_header
+from lowtide.settings import Format, Placement
+from lowtide.shards.layout import MANIFEST_NAME, ShardLayout, llmc_header
 from lowtide.shards.manifest import DatasetManifest, write_manifest
 from tests.shards.streams import Stream, make_dataset
 

@@ -14,8 +14,9 @@ from lowtide import TokenDataset
 from lowtide.dataset.document_ids import IndexedBorders
 from lowtide.dataset.order import border_shifts
 from lowtide.dataset.settings import WindowKind
+from lowtide.settings import Placement
 from lowtide.shards.documents import StoredDocuments
-from lowtide.shards.layout import Placement, documents_header
+from lowtide.shards.layout import documents_header
 from tests.dataset.plain import Array, numbered_dataset, plain_document_ids, plain_positions
 from tests.shards.streams import NARROW, fresh_folder, make_stream
 

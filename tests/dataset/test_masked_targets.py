@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from lowtide import Mixture, TokenDataset
 from lowtide.dataset.settings import OrderKind, WindowKind
 from lowtide.errors import VerificationError
-from lowtide.shards.layout import Format, Placement
+from lowtide.settings import Format, Placement
 from tests.dataset.examples import Flags, numbered_examples, some_flags
 from tests.dataset.plain import IGNORED, Array, held_pieces, numbered_dataset, whole_epoch
 from tests.shards.streams import fresh_folder

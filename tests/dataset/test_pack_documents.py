@@ -21,8 +21,9 @@ from lowtide.dataset.pack_documents import (
 from lowtide.dataset.settings import WindowKind
 from lowtide.errors import UsageError
 from lowtide.native import load_native
+from lowtide.settings import Format, Placement
 from lowtide.shards.documents import StoredDocuments
-from lowtide.shards.layout import Format, Placement, ShardLayout, documents_header
+from lowtide.shards.layout import ShardLayout, documents_header
 from tests.dataset.plain import (
     IGNORED,
     NUMBERED,

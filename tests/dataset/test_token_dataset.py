@@ -22,7 +22,8 @@ from lowtide import TokenDataset
 from lowtide.dataset.batches import ArrayPool
 from lowtide.dataset.settings import WindowKind
 from lowtide.errors import LowtideError, UsageError
-from lowtide.shards.layout import Format, ShardLayout
+from lowtide.settings import Format
+from lowtide.shards.layout import ShardLayout
 from tests.dataset.plain import (
     IGNORED,
     NUMBERED,

@@ -20,8 +20,8 @@ from lowtide.pipeline.comparing.ways import WAYS, Task
 from lowtide.pipeline.demo.stages import DemoSettings, list_stages
 from lowtide.pipeline.inbox.child_words import Asked
 from lowtide.pipeline.inbox.tokenize_apart import tokenize_apart
-from lowtide.pipeline.settings import TokenizeSettings
 from lowtide.pipeline.smoke import talk_to_child
+from lowtide.settings import TokenizeSettings
 from lowtide.tokenizer.reference_apart import ReferenceApart
 from lowtide.tokenizer.vocabulary import from_json
 from lowtide.units import GIB, MIB

@@ -25,7 +25,7 @@ from lowtide.pipeline.encode_blocks import BlockEncoder
 from lowtide.pipeline.estimate import estimate
 from lowtide.pipeline.examine import verify
 from lowtide.pipeline.prepare import prepare
-from lowtide.pipeline.settings import TokenizeSettings
+from lowtide.settings import TokenizeSettings
 from lowtide.source.blocks import Block
 from lowtide.source.stream import Cursor, read_blocks
 from lowtide.tokenizer.encode import Encoder

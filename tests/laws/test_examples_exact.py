@@ -9,7 +9,8 @@ import pytest
 import lowtide
 from lowtide import TokenizeSettings
 from lowtide.pipeline.spend import smallest_budget
-from lowtide.shards.layout import FORMATS, Format
+from lowtide.settings import Format
+from lowtide.shards.layout import FORMATS
 from lowtide.source.examples.built_in import CHATML, PLAIN, PLAIN_COMPLETION
 from lowtide.tokenizer.vocabulary import load_vocabulary
 from tests.commands import bytes_of

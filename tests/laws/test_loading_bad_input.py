@@ -16,7 +16,8 @@ import pytest
 
 import lowtide
 from lowtide.errors import DataError, LowtideError, StorageError, UsageError, VerificationError
-from lowtide.shards.layout import Format, ShardLayout
+from lowtide.settings import Format
+from lowtide.shards.layout import ShardLayout
 from tests.commands import lowtide as run_lowtide
 from tests.corpora import make_documents, write_inputs
 from tests.shards.streams import (

@@ -13,7 +13,8 @@ import pytest
 import lowtide
 from lowtide.dataset.token_dataset import WindowKind
 from lowtide.errors import UsageError
-from lowtide.shards.layout import FORMATS, Format, Placement, ShardLayout
+from lowtide.settings import Format, Placement
+from lowtide.shards.layout import FORMATS, ShardLayout
 from tests.shards.streams import NARROW, WIDE, Stream, fresh_folder, make_dataset, make_stream
 from tests.vocabularies import rank_file
 

@@ -32,7 +32,8 @@ from lowtide import TokenizeSettings
 from lowtide.errors import StoppedError
 from lowtide.events import Checkpointed, Event
 from lowtide.pipeline import folder as out_folder
-from lowtide.shards.layout import FORMATS, Format
+from lowtide.settings import Format
+from lowtide.shards.layout import FORMATS
 
 TINY_SHARDS = 50_000
 

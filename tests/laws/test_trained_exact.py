@@ -9,8 +9,8 @@ import pytest
 
 import lowtide
 from lowtide import TrainSettings
-from lowtide.tokenizer.patterns import PatternName
-from lowtide.tokenizer.reference_train import Ties, train_reference
+from lowtide.settings import PatternName, Ties
+from lowtide.tokenizer.reference_train import train_reference
 from lowtide.tokenizer.split_words import split_words_reference
 from tests.corpora import SEPARATOR, make_documents, write_inputs
 from tests.trained import read_trained, train_with_tokenizers

@@ -27,12 +27,12 @@ import lowtide.native
 from lowtide.dataset.pack_documents import NativePacker, best_fit_reference
 from lowtide.errors import DoesNotFitError, VerificationError
 from lowtide.native import load_native
+from lowtide.settings import PatternName, Ties
 from lowtide.shards.stamps import NativeStamps, stamp_of
 from lowtide.tokenizer import merge_pairs
 from lowtide.tokenizer.count_words import CountRules, WordCounter, count_words_reference
 from lowtide.tokenizer.merge_pairs import MergeAllowances, MergeLearner, MergeSettings, read_classes
-from lowtide.tokenizer.patterns import PatternName
-from lowtide.tokenizer.reference_train import Ties, train_reference
+from lowtide.tokenizer.reference_train import train_reference
 from lowtide.tokenizer.split_words import PATTERN_NUMBERS, load_classes, split_words_reference
 from lowtide.tokenizer.word_runs import decode_run, encode_run
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lowtide.pipeline.learn_run import Learning
-from lowtide.pipeline.train_settings import TrainSettings
+from lowtide.settings import TrainSettings
 from lowtide.tokenizer.byte_pairs import bytes_in_order
 from lowtide.tokenizer.merge_pairs import STEP
 from lowtide.tokenizer.word_runs import WordTotals

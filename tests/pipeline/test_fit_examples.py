@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from lowtide.pipeline.arrange import Run, arrange, split_documents
 from lowtide.pipeline.fit_examples import fit_examples
-from lowtide.shards.layout import Placement
-from lowtide.source.examples.settings import TooLong
+from lowtide.settings import Placement, TooLong
 from lowtide.tokenizer.encode import EncodedBlock
 
 Example = list[tuple[int, bool]]

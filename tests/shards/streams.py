@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.shards.layout import FORMATS, WORK_FOLDER, Placement, ShardLayout, Split
+from lowtide.settings import Placement
+from lowtide.shards.layout import FORMATS, WORK_FOLDER, ShardLayout, Split
 from lowtide.shards.loss_mask import BitArray
 from lowtide.shards.manifest import (
     DatasetManifest,

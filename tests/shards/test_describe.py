@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lowtide.settings import Format
 from lowtide.shards.describe import describe_dataset, sample_documents
-from lowtide.shards.layout import Format, ShardLayout, TokenArray
+from lowtide.shards.layout import ShardLayout, TokenArray
 from lowtide.shards.read import open_dataset
 from tests.shards.streams import NARROW, fresh_folder, make_dataset, make_stream, tokenizer_record
 from tests.shards.test_read import strip

@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.errors import UsageError, VerificationError
+from lowtide.settings import Format, Placement
 from lowtide.shards.export import export_dataset
-from lowtide.shards.layout import FORMATS, MANIFEST_NAME, Format, Placement, ShardLayout
+from lowtide.shards.layout import FORMATS, MANIFEST_NAME, ShardLayout
 from lowtide.shards.read import Dataset, open_dataset
 from lowtide.shards.verify import verify_dataset
 from tests.shards.streams import (

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from lowtide.errors import UsageError
+from lowtide.settings import Format
 from lowtide.shards.describe import describe_dataset, sample_documents
 from lowtide.shards.export import export_dataset
-from lowtide.shards.layout import FORMATS, WORK_FOLDER, Format, TokenArray
+from lowtide.shards.layout import FORMATS, WORK_FOLDER, TokenArray
 from lowtide.shards.manifest import read_manifest, write_manifest
 from lowtide.shards.read import open_dataset
 from lowtide.shards.verify import verify_dataset

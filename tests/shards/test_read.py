@@ -12,15 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.errors import DataError, UsageError, VerificationError
+from lowtide.settings import Format, Placement
 from lowtide.shards import documents
-from lowtide.shards.layout import (
-    MANIFEST_NAME,
-    WORK_FOLDER,
-    Format,
-    Placement,
-    ShardLayout,
-    llmc_header,
-)
+from lowtide.shards.layout import MANIFEST_NAME, WORK_FOLDER, ShardLayout, llmc_header
 from lowtide.shards.read import Dataset, TokenSplit, open_dataset
 from tests.shards.streams import (
     NARROW,

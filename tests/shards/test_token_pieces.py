@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 import lowtide
 from lowtide.errors import VerificationError
 from lowtide.native import load_native
-from lowtide.shards.layout import FORMATS, Format, ShardLayout, TokenFile
+from lowtide.settings import Format
+from lowtide.shards.layout import FORMATS, ShardLayout, TokenFile
 from lowtide.shards.read import open_dataset
 from lowtide.shards.token_pieces import Copier, MappedCopier, Pieces, PlainCopier, make_copier
 from tests.loading_jobs import run_job

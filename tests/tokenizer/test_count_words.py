@@ -19,13 +19,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import DataError, StorageError
+from lowtide.settings import PatternName
 from lowtide.tokenizer.count_words import (
     LEAST_TABLE_BYTES,
     CountRules,
     WordCounter,
     count_words_reference,
 )
-from lowtide.tokenizer.patterns import PatternName
 from lowtide.tokenizer.word_runs import BUFFER_BYTES, RunRecord, decode_run, encode_run, merge_runs
 from lowtide.units import MIB
 from tests.tokenizer.training_corpora import few_letter_words, small_texts

@@ -15,9 +15,10 @@ import regex
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lowtide.settings import PatternName
 from lowtide.tokenizer import disagreements
 from lowtide.tokenizer.disagreements import DISAGREEMENTS, Reference, contains_disagreement
-from lowtide.tokenizer.patterns import PATTERNS, PatternName
+from lowtide.tokenizer.patterns import PATTERNS
 
 REFERENCES: tuple[Reference, ...] = get_args(Reference)
 NAMES: tuple[PatternName, ...] = get_args(PatternName)

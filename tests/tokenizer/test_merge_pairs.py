@@ -22,6 +22,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from lowtide.errors import DoesNotFitError, StorageError, VerificationError
+from lowtide.settings import Ties
 from lowtide.tokenizer import merge_pairs
 from lowtide.tokenizer.byte_pairs import bytes_in_order
 from lowtide.tokenizer.merge_pairs import (
@@ -33,7 +34,7 @@ from lowtide.tokenizer.merge_pairs import (
     read_classes,
     spend_on_merges,
 )
-from lowtide.tokenizer.reference_train import Step, Ties, merge_pair, train_reference
+from lowtide.tokenizer.reference_train import Step, merge_pair, train_reference
 from lowtide.tokenizer.word_runs import RunRecord, encode_run, map_run
 from lowtide.units import MIB
 from tests.machine_speed import slowness

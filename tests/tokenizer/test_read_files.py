@@ -11,9 +11,10 @@ import pytest
 from tokenizers import Tokenizer as Library
 
 from lowtide.errors import UsageError
+from lowtide.settings import PatternName
 from lowtide.tokenizer.byte_pair_files import rank_file_name, read_byte_pairs, tokenizer_files
 from lowtide.tokenizer.byte_pairs import BytePairs
-from lowtide.tokenizer.patterns import PATTERNS, PatternName
+from lowtide.tokenizer.patterns import PATTERNS
 from lowtide.tokenizer.reference_encode import encode_plainly
 from lowtide.tokenizer.vocabulary import load_vocabulary
 from tests.learnt import END_OF_TEXT, learn, learnt

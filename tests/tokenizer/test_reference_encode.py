@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 
+from lowtide.settings import PatternName
 from lowtide.tokenizer import byte_pair_files, reference_encode, text_pieces
 from lowtide.tokenizer.byte_pair_files import tokenizer_json
-from lowtide.tokenizer.patterns import PATTERNS, PatternName
+from lowtide.tokenizer.patterns import PATTERNS
 from lowtide.tokenizer.reference_encode import (
     encode_plainly,
     encode_with_special_tokens,

@@ -15,9 +15,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from lowtide.settings import Ties
 from lowtide.tokenizer import reference_train
 from lowtide.tokenizer.byte_pairs import bytes_in_order, spell, unspell
-from lowtide.tokenizer.reference_train import Step, Ties, train_reference
+from lowtide.tokenizer.reference_train import Step, train_reference
 from tests.tokenizer.training_corpora import (
     HARD_TABLES,
     HUGE_COUNTS,

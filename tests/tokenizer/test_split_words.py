@@ -23,9 +23,10 @@ from hypothesis import strategies as st
 from tokenizers import Regex, pre_tokenizers
 
 from lowtide import native
+from lowtide.settings import PatternName
 from lowtide.tokenizer import split_words
 from lowtide.tokenizer.disagreements import DISAGREEMENTS
-from lowtide.tokenizer.patterns import PLAIN_PATTERNS, PatternName, recognise
+from lowtide.tokenizer.patterns import PLAIN_PATTERNS, recognise
 from lowtide.tokenizer.split_words import (
     PATTERN_NUMBERS,
     load_classes,

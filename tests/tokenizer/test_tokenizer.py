@@ -19,10 +19,10 @@ from hypothesis import strategies as st
 
 import lowtide
 from lowtide.errors import DataError, StorageError, UsageError
+from lowtide.settings import PatternName
 from lowtide.tokenizer import text_pieces
 from lowtide.tokenizer import tokenizer as module
 from lowtide.tokenizer.byte_pair_files import rank_file_name, tokenizer_files
-from lowtide.tokenizer.patterns import PatternName
 from lowtide.tokenizer.reference import Ids
 from lowtide.tokenizer.reference_encode import (
     encode_plainly,

@@ -33,7 +33,7 @@ from lowtide.memory.proc_files import kib_fields
 from lowtide.pipeline.examine import verify
 from lowtide.pipeline.prepare import Prepared, prepare
 from lowtide.pipeline.prove_encoder import prove_encoder
-from lowtide.pipeline.settings import TokenizeSettings
+from lowtide.settings import TokenizeSettings
 from lowtide.shards.manifest import read_manifest, write_manifest
 from lowtide.shards.read import open_dataset
 from lowtide.source.stream import Cursor, read_blocks

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Library
 
 from lowtide.errors import UsageError
+from lowtide.settings import PatternName
 from lowtide.tokenizer.byte_pair_files import (
     first_disagreement,
     may_be_spelled_alike,
@@ -31,7 +32,7 @@ from lowtide.tokenizer.byte_pair_files import (
 from lowtide.tokenizer.byte_pairs import BytePairs, bytes_in_order
 from lowtide.tokenizer.disagreements import contains_disagreement
 from lowtide.tokenizer.encode import encode_fast
-from lowtide.tokenizer.patterns import PLAIN_PATTERNS, PatternName, recognise
+from lowtide.tokenizer.patterns import PLAIN_PATTERNS, recognise
 from lowtide.tokenizer.reference_encode import encode_plainly, encode_with_special_tokens
 from lowtide.tokenizer.vocabulary import from_json, parse_ranks
 from tests.corpora import make_documents

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import click
 
 from lowtide.errors import UsageError
+from lowtide.settings import Declared, Group, Kind, declared_settings
 from lowtide.storage.paths import as_path
 from lowtide.units import parse_bytes, parse_count
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from click.shell_completion import CompletionItem
 
     _IntType = click.ParamType[int]
@@ -23,6 +26,7 @@ else:
     _FloatType = click.ParamType
 
 
+_Command = TypeVar("_Command", bound=Callable[..., Any] | click.Command)
 _BELOW_ZERO = re.compile(r"\s*-\s*\d")
 _SHARE = re.compile(r"\s*[\d.]+\s*%\s*")
 
@@ -164,7 +168,30 @@ class TokenizerType(_TextType):
         return FILE.shell_complete(ctx, param, incomplete)
 
 
-class OutOption(click.Option):
+class Option(click.Option):
+    """A flag that knows its section of `--help`, and when a value for it in `lowtide.toml` is used."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        *,
+        group: Group | None = None,
+        command_line_only: str | None = None,
+        sample: object = None,
+        gives_way_to: tuple[str, ...] = (),
+        used_if: Callable[[Mapping[str, object]], bool] | None = None,
+        **more: Any,
+    ) -> None:
+        """`command_line_only` says why the flag may not stand in a file; for the rest see `Setting`."""
+        super().__init__(names, **more)
+        self.group = group
+        self.command_line_only = command_line_only
+        self.sample = sample
+        self.gives_way_to = gives_way_to
+        self.used_if = used_if
+
+
+class OutOption(Option):
     """A folder to write to, which a dry run does without."""
 
     def value_is_missing(self, value: object) -> bool:
@@ -172,6 +199,7 @@ class OutOption(click.Option):
         return not is_dry and super().value_is_missing(value)
 
 
+ASKED_ONCE = "it is asked for once"
 TOKENIZERS = ("gpt2", "cl100k_base", "o200k_base")
 COUNT = CountType()
 SIZE = SizeType(share=False)
@@ -189,56 +217,109 @@ FORMAT = click.Choice(["npy", "nanogpt", "llmc", "megatron"])
 EXPORTS = click.Choice([*FORMAT.choices, "huggingface"])
 WINDOWS = click.Choice(["contiguous", "document"])
 EOT = click.Choice(["end", "start", "none"])
-tokenizer_option = click.option(
-    "--tokenizer",
-    type=TOKENIZER,
-    metavar="NAME|PATH",
-    default="gpt2",
-    show_default=True,
-    help="gpt2, cl100k_base, o200k_base, a tokenizer.json, a folder with one, or a .tiktoken file.",
-)
-column_option = click.option(
-    "--column",
-    metavar="NAME",
-    default="text",
-    show_default=True,
-    help="Column with the text.",
-)
 peer_tokenizer_option = click.option(
     "--tokenizer",
+    cls=Option,
+    gives_way_to=("inbox",),
+    used_if=lambda chosen: chosen.get("to_format") != "huggingface",
     type=TOKENIZER,
     metavar="NAME|PATH",
     help="Tokenizer of a peer's files, which do not name it.",
 )
 memory_option = click.option(
     "--memory",
+    cls=Option,
+    group="memory",
     type=SIZE_OR_SHARE,
     metavar="SIZE",
     help="Budget such as 1GiB or 50%.  [default: a quarter of the limit, at most 2 GiB]",
 )
 workers_option = click.option(
-    "--workers", type=COUNT, metavar="N", help="Most threads to use.  [default: all cores that fit]"
+    "--workers",
+    cls=Option,
+    group="memory",
+    type=COUNT,
+    metavar="N",
+    help="Most threads to use.  [default: all cores that fit]",
 )
-json_option = click.option("--json", "as_json", is_flag=True, help="Print the result as JSON.")
+json_option = click.option(
+    "--json",
+    "as_json",
+    cls=Option,
+    command_line_only="what reads the output of a command must ask for it there",
+    is_flag=True,
+    help="Print the result as JSON.",
+)
+restart_option = click.option(
+    "--restart",
+    cls=Option,
+    command_line_only="every run would remove what the one before has made",
+    is_flag=True,
+    help="Begin again, removing what lowtide made in DIR.",
+)
 quiet_option = click.option("--quiet", is_flag=True, help="No progress and no notes.")
 dry_run_option = click.option(
     "--dry-run",
+    cls=Option,
+    command_line_only="no run would do anything",
     is_flag=True,
     is_eager=True,  # it decides whether `--out` may be missing
     help="Estimate size, time, disk and memory; write nothing. Needs no --out.",
 )
-separator_option = click.option(
-    "--separator",
-    metavar="TEXT",
-    default="file",
-    show_default=True,
-    help="What separates documents in text files: file, line, blank-line, or a literal "
-    "such as '<|endoftext|>'.",
+debug_option = click.option(
+    "--debug",
+    cls=Option,
+    command_line_only=ASKED_ONCE,
+    is_flag=True,
+    expose_value=False,
+    hidden=True,
 )
-input_format_option = click.option(
-    "--input-format",
-    type=click.Choice(["text", "jsonl", "parquet", "arrow"]),
-    help="How every INPUT is read, whatever its name.  [default: as the name says]",
-)
-debug_option = click.option("--debug", is_flag=True, expose_value=False, hidden=True)
 """`lowtide --debug COMMAND` and `lowtide COMMAND --debug` mean the same; `main` looks for the word."""
+
+
+def setting_options(
+    of: type[DataclassInstance], *, only: tuple[str, ...] = ()
+) -> Callable[[_Command], _Command]:
+    """The flags of a settings class, or only some of them, in the order in which it declares them."""
+
+    def add(command: _Command) -> _Command:
+        for one in reversed(declared_settings(of)):
+            if not only or one.name in only:
+                command = _flag_of(one)(command)
+        return command
+
+    return add
+
+
+def _flag_of(one: Declared) -> Callable[[_Command], _Command]:
+    declared = one.setting
+    default = one.default if declared.shown is None else declared.shown
+    told = declared.help
+    if declared.left_open is not None:
+        default, told = None, f"{told}  [default: {declared.left_open}]"
+    return click.option(
+        one.flag,
+        cls=Option,
+        group=declared.group,
+        type=click.Choice(one.choices) if one.kind == "choice" else _TYPES[one.kind],
+        metavar=declared.takes,
+        is_flag=one.kind == "switch",
+        multiple=one.is_many and one.kind == "text",
+        default=default,
+        show_default=default is not None,
+        help=told,
+        sample=declared.sample,
+        gives_way_to=declared.gives_way_to,
+        used_if=declared.used_if,
+    )
+
+
+_TYPES: Mapping[Kind, click.ParamType[Any] | None] = {
+    "text": click.STRING,
+    "count": COUNT,
+    "share": SHARE,
+    "sizes": SIZES,
+    "file": FILE,
+    "tokenizer": TOKENIZER,
+    "switch": None,
+}

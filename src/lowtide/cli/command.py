@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
-from lowtide.cli.choices import BadValue
+from lowtide.cli.choices import BadValue, Option
 from lowtide.cli.settings_file import (
     WITHOUT_SETTINGS,
     SettingsFile,
@@ -18,54 +19,23 @@ from lowtide.cli.settings_file import (
     why_not_used,
 )
 from lowtide.errors import LowtideError, UsageError
+from lowtide.settings import Group
 from lowtide.units import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator
 
-_GIVES_WAY = {
-    ("tokenize", "separator"): ("examples",),
-    ("train-tokenizer", "special_token"): ("no_special_token",),
-    ("train-tokenizer", "no_special_token"): ("special_token",),
-    ("train", "inbox"): ("data",),
-    ("train", "model"): ("plan", "init"),
-    ("train", "context"): ("plan", "init"),
-    ("train", "plan"): ("init",),
-    ("train", "init"): ("plan",),
-    ("train", "steps"): ("epochs", "inbox"),
-    ("train", "epochs"): ("steps",),
-    ("train", "tokenizer"): ("inbox",),
-    ("train", "no_smoke"): ("smoke",),
-    ("why", "log"): ("target", "pid", "last"),
+
+_SECTIONS: Mapping[Group | None, str] = {
+    "input": "Input",
+    "vocabulary": "Vocabulary",
+    "examples": "Examples to fine-tune on",
+    "output": "Output",
+    "memory": "Memory and speed",
+    "run": "Run",
+    None: "Options",
 }
-"""What a file sets is not used where one of these stands on the command line, which would contradict it."""
-
-
-def _always(_params: Mapping[str, object]) -> bool:
-    return True
-
-
-def _of_examples(params: Mapping[str, object]) -> bool:
-    return params["examples"] is not None
-
-
-def _of_loader(params: Mapping[str, object]) -> bool:
-    return params["loader"] is True
-
-
-_HAS_USE: dict[tuple[str, str], Callable[[Mapping[str, object]], bool]] = {
-    **{("tokenize", name): _of_examples for name in ("template", "learn", "context", "too_long")},
-    ("tokenize", "eot_token"): lambda params: params["eot"] != "none" or _of_examples(params),
-    **{("inspect", name): _of_loader for name in ("split", "batch", "windows", "seconds")},
-    **{
-        ("export", name): lambda params: params["to_format"] != "huggingface"
-        for name in ("shard_tokens", "eot", "tokenizer")
-    },
-    ("export", "step"): lambda params: params["to_format"] == "huggingface",
-    ("sample", "system"): lambda params: params["chat"] is True,
-    ("train", "until_empty"): lambda params: params["inbox"] is not None,
-}
-"""What a file sets is not used where it has no meaning; on the command line it would be refused."""
+"""The sections of `--help`, in their order."""
 
 
 def examples(*lines: str, read_on: str, note: str = "") -> str:
@@ -124,6 +94,19 @@ class Command(click.Command):
         """The same in every context: click keeps what the first one said."""
         return ["-h", "--help"]
 
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The flags by section, those of no section last."""
+        sections: dict[str, list[tuple[str, str]]] = {title: [] for title in _SECTIONS.values()}
+        for option in self.get_params(ctx):
+            record = option.get_help_record(ctx) if isinstance(option, click.Option) else None
+            if record is not None:
+                group = option.group if isinstance(option, Option) else None
+                sections[_SECTIONS[group]].append(record)
+        for title, records in sections.items():
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
     def get_help(self, ctx: click.Context) -> str:
         ctx.default_map = None
         return super().get_help(ctx)
@@ -141,16 +124,18 @@ class Command(click.Command):
     def _let_go(self, ctx: click.Context) -> None:
         """Forget of the file what the command line rules out."""
         for option in list(_from_file(ctx)):
-            key = (str(self.name), str(option.name))
+            if not isinstance(option, Option):
+                continue
+            name = str(option.name)
             against = [
-                name
-                for name in _GIVES_WAY.get(key, ())
-                if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
-                and ctx.params.get(name) not in (None, ())
+                other
+                for other in option.gives_way_to
+                if ctx.get_parameter_source(other) is ParameterSource.COMMANDLINE
+                and ctx.params.get(other) not in (None, ())
             ]
-            if against or not _HAS_USE.get(key, _always)(ctx.params):
-                ctx.params[key[1]] = _built_in_default(option, ctx)
-                ctx.set_parameter_source(key[1], ParameterSource.DEFAULT)
+            if against or not (option.used_if is None or option.used_if(ctx.params)):
+                ctx.params[name] = _built_in_default(option, ctx)
+                ctx.set_parameter_source(name, ParameterSource.DEFAULT)
 
     def _tell(self, ctx: click.Context, file: SettingsFile) -> None:
         """One line about what was taken from the file; of several ranks one tells."""

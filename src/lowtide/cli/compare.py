@@ -12,17 +12,15 @@ from lowtide.cli.choices import (
     FILE,
     FOLDER,
     SIZE,
-    column_option,
     debug_option,
-    input_format_option,
-    separator_option,
-    tokenizer_option,
+    setting_options,
 )
 from lowtide.cli.command import Command, examples
 from lowtide.pipeline.comparing.stops import listen_for_the_end
+from lowtide.settings import TokenizeSettings, TrainSettings
 
 if TYPE_CHECKING:
-    from lowtide.source.find_inputs import InputFormat
+    from lowtide.settings import InputFormat
 
 
 @click.command(
@@ -53,10 +51,8 @@ if TYPE_CHECKING:
     metavar="WAY,...",
     help="Some of list, map, pool, nanogpt, lowtide, tokenizers, lowtide-train.  [default: all]",
 )
-@tokenizer_option
-@column_option
-@separator_option
-@input_format_option
+@setting_options(TokenizeSettings, only=("tokenizer",))
+@setting_options(TrainSettings, only=("column", "separator", "input_format"))
 @click.option(
     "--out", type=FILE, metavar="FILE", help="Write a picture there: FILE.html or FILE.svg."
 )

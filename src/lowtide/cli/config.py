@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from lowtide import __version__
-from lowtide.cli.choices import FILE, debug_option
+from lowtide.cli.choices import FILE, Option, debug_option
 from lowtide.cli.command import Command, examples
 from lowtide.cli.group import SECTIONS
 from lowtide.cli.settings_file import (
@@ -32,21 +32,15 @@ and an example where there is none. Paths are looked for from the current folder
 SAMPLE_VALUES: Mapping[str, object] = {
     "alerts": "alerts.jsonl",
     "batch-tokens": "500k",
-    "column": "text",
     "context": 1024,
     "device": "cpu",
-    "eot": "end",
-    "eot-token": "<|endoftext|>",
     "epochs": 3,
-    "examples": "chat",
     "floor": "2GiB",
     "gpu": "RTX 4070",
     "hours": 24,
-    "input-format": "text",
     "inbox": "batches",
     "init": "pretrained",
     "kernel-log": "dmesg.txt",
-    "learn": "assistant",
     "limit": "80%",
     "log": "train.log",
     "memory": "2GiB",
@@ -55,28 +49,21 @@ SAMPLE_VALUES: Mapping[str, object] = {
     "compare.out": "memory.html",
     "export.out": "exported",
     "report.out": "report.html",
-    "tokenize.out": "tokens",
     "train.out": "run",
-    "train-tokenizer.out": "tokenizer",
     "plan": "plan.toml",
     "prompt": "The tide",
     "recipe": "lean",
     "seed": 0,
-    "special-token": ["<|endoftext|>"],
     "step": 1000,
     "steps": 1000,
     "stop-file": ".stop",
     "system": "Answer in one sentence.",
-    "template": "chatml",
     "timeline": "timeline.jsonl",
     "to": "npy",
-    "tokenize.split": "tail",
     "tokenizer": "gpt2",
     "tokens": "1B",
-    "too-long": "split",
     "top-k": 50,
     "top-p": 0.9,
-    "val": 0.05,
     "vram": "12GiB",
     "ways": "list,lowtide",
     "windows": "contiguous",
@@ -84,7 +71,7 @@ SAMPLE_VALUES: Mapping[str, object] = {
     "workers": 4,
     "write": "plan.toml",
 }
-"""A value for each setting without a fixed default, by its name or by command and name."""
+"""A value for a flag without a fixed default that declares none itself, by its name or by command and name."""
 
 
 @click.command(
@@ -106,7 +93,13 @@ SAMPLE_VALUES: Mapping[str, object] = {
     metavar="FILE",
     help="Where to write it; - prints it.",
 )
-@click.option("--force", is_flag=True, help="Overwrite a file that is there.")
+@click.option(
+    "--force",
+    cls=Option,
+    command_line_only="every run would overwrite what is there",
+    is_flag=True,
+    help="Overwrite a file that is there.",
+)
 @debug_option
 def config_command(out: str, force: bool) -> None:
     """Write a lowtide.toml that explains every setting.
@@ -141,6 +134,8 @@ def _value(command: str, key: str, option: click.Option) -> object:
         return False
     if has_fixed_default(option):
         return option.default
+    if isinstance(option, Option) and option.sample is not None:
+        return option.sample
     return SAMPLE_VALUES.get(f"{command}.{key}") or SAMPLE_VALUES.get(key, option.metavar or key)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from lowtide.cli.choices import FOLDER, SIZE_OR_SHARE, debug_option, json_option
+from lowtide.cli.choices import FOLDER, SIZE_OR_SHARE, Option, debug_option, json_option
 from lowtide.cli.command import Command, examples
 from lowtide.pipeline.demo.stages import DEFAULT_FOLDER, Stage
 from lowtide.pipeline.stop_signals import listen_for_stops
@@ -38,7 +38,13 @@ from lowtide.pipeline.stop_signals import listen_for_stops
     show_default=True,
     help="Budget for text, and the box of the comparison.",
 )
-@click.option("--clean", is_flag=True, help="Remove what the demo made.")
+@click.option(
+    "--clean",
+    cls=Option,
+    command_line_only="every run would remove what the one before has made",
+    is_flag=True,
+    help="Remove what the demo made.",
+)
 @json_option
 @debug_option
 def demo_command(out: str, memory: str, clean: bool, as_json: bool) -> None:

@@ -14,6 +14,7 @@ from lowtide.cli.choices import (
     EXPORTS,
     FILE,
     FOLDER,
+    Option,
     debug_option,
     json_option,
     peer_tokenizer_option,
@@ -22,7 +23,7 @@ from lowtide.cli.command import Command, examples
 from lowtide.errors import UsageError
 
 if TYPE_CHECKING:
-    from lowtide.shards.layout import Format, Placement
+    from lowtide.settings import Format, Placement
 
 
 @click.command(
@@ -39,13 +40,31 @@ if TYPE_CHECKING:
 @click.option("--to", "to_format", type=EXPORTS, required=True, help="Layout to write.")
 @click.option("--out", required=True, type=FOLDER, metavar="DIR2", help="New or empty folder.")
 @click.option(
-    "--shard-tokens", type=COUNT, default="100M", show_default=True, help="Tokens in a full shard."
+    "--shard-tokens",
+    cls=Option,
+    used_if=lambda chosen: chosen["to_format"] != "huggingface",
+    type=COUNT,
+    default="100M",
+    show_default=True,
+    help="Tokens in a full shard.",
 )
 @click.option(
-    "--eot", type=EOT, help="Move the end-of-text token.  [default: where its readers expect it]"
+    "--eot",
+    cls=Option,
+    sample="end",
+    used_if=lambda chosen: chosen["to_format"] != "huggingface",
+    type=EOT,
+    help="Move the end-of-text token.  [default: where its readers expect it]",
 )
 @peer_tokenizer_option
-@click.option("--step", type=COUNT, metavar="N", help="Checkpoint to use.  [default: the newest]")
+@click.option(
+    "--step",
+    cls=Option,
+    used_if=lambda chosen: chosen["to_format"] == "huggingface",
+    type=COUNT,
+    metavar="N",
+    help="Checkpoint to use.  [default: the newest]",
+)
 @json_option
 @debug_option
 def export_command(

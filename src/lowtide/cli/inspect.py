@@ -12,6 +12,7 @@ from lowtide.cli.choices import (
     COUNT,
     FILE,
     WINDOWS,
+    Option,
     debug_option,
     json_option,
     peer_tokenizer_option,
@@ -35,20 +36,39 @@ from lowtide.errors import VerificationError
 @click.option("--loader", is_flag=True, help="Run a loader for a few seconds and measure it.")
 @click.option(
     "--split",
+    cls=Option,
+    used_if=lambda chosen: chosen["loader"] is True,
     metavar="NAME",
     default="train",
     show_default=True,
     help="Split that the loader reads.",
 )
 @click.option("--context", type=COUNT, default=1024, show_default=True, help="Tokens in a window.")
-@click.option("--batch", type=COUNT, default=32, show_default=True, help="Windows in a batch.")
+@click.option(
+    "--batch",
+    cls=Option,
+    used_if=lambda chosen: chosen["loader"] is True,
+    type=COUNT,
+    default=32,
+    show_default=True,
+    help="Windows in a batch.",
+)
 @click.option(
     "--windows",
+    cls=Option,
+    used_if=lambda chosen: chosen["loader"] is True,
     type=WINDOWS,
     help="Kind of window.  [default: document for examples, else contiguous]",
 )
 @click.option(
-    "--seconds", type=float, metavar="N", default=3.0, show_default=True, help="How long it runs."
+    "--seconds",
+    cls=Option,
+    used_if=lambda chosen: chosen["loader"] is True,
+    type=float,
+    metavar="N",
+    default=3.0,
+    show_default=True,
+    help="How long it runs.",
 )
 @json_option
 @debug_option

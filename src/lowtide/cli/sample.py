@@ -6,7 +6,7 @@ import sys
 
 import click
 
-from lowtide.cli.choices import COUNT, DEVICE, FOLDER, SEED, debug_option, json_option
+from lowtide.cli.choices import COUNT, DEVICE, FOLDER, SEED, Option, debug_option, json_option
 from lowtide.cli.command import Command, examples
 
 
@@ -24,7 +24,13 @@ from lowtide.cli.command import Command, examples
 @click.argument("path", type=FOLDER, metavar="RUN")
 @click.option("--prompt", required=True, metavar="TEXT", help="What to go on from; - reads stdin.")
 @click.option("--chat", is_flag=True, help="The prompt is a message; print the answer to it.")
-@click.option("--system", metavar="TEXT", help="System message before it, with --chat.")
+@click.option(
+    "--system",
+    cls=Option,
+    used_if=lambda chosen: chosen["chat"] is True,
+    metavar="TEXT",
+    help="System message before it, with --chat.",
+)
 @click.option("--count", type=COUNT, default=100, show_default=True, help="Most tokens to add.")
 @click.option(
     "--temperature",

@@ -16,29 +16,13 @@ from typing import TypeAlias
 
 import click
 
+from lowtide.cli.choices import ASKED_ONCE, Option
 from lowtide.errors import UsageError
 
 SETTINGS_NAME = "lowtide.toml"
 """As an inbox's own file is called, too; the inbox's constant lies beside numpy, which help must not load."""
 WITHOUT_SETTINGS = ("config", "completion")
 """Commands that have no table."""
-NO_PLACE = {
-    "help": "it is asked for once",
-    "version": "it is asked for once",
-    "debug": "it is asked for once",
-    "json": "what reads the output of a command must ask for it there",
-    "restart": "every run would remove what the one before has made",
-    "dry-run": "no run would do anything",
-    "smoke": "no run would go further than ten steps",
-    "clean": "every run would remove what the one before has made",
-    "force": "every run would overwrite what is there",
-    "pid": "a process has its number only once",
-    "exit-code": "it belongs to one death alone",
-    "last": "it belongs to one question alone",
-    "on-alert": "it starts a program, and a file that lies in a folder must not",
-    "wandb": "it sends data out, and a file that lies in a folder must not",
-}
-"""Flags that stand on a command line only, and why."""
 _MOST_BYTES = 1 << 20
 Given: TypeAlias = bool | str | list[str]
 
@@ -102,7 +86,12 @@ def why_not_used(file: SettingsFile) -> str | None:
 
 def options_in_file(command: click.Command) -> dict[str, click.Option]:
     """The options that a file may set, by the name they have there."""
-    return {name: one for name, one in _long_names(command).items() if name not in NO_PLACE}
+    return {name: one for name, one in _long_names(command).items() if why_not_in_file(one) is None}
+
+
+def why_not_in_file(option: click.Option) -> str | None:
+    """The reason why a flag may stand on the command line only; None for all others."""
+    return option.command_line_only if isinstance(option, Option) else None
 
 
 def has_fixed_default(option: click.Option) -> bool:
@@ -189,9 +178,11 @@ def _stranger(
     key: str, where: str, command: click.Command, commands: Mapping[str, click.Command]
 ) -> UsageError:
     name = key.replace("_", "-")
-    if name in NO_PLACE and name in _long_names(command) | {"help": None}:
+    own = _long_names(command).get(name)
+    why = ASKED_ONCE if name == "help" else own and why_not_in_file(own)
+    if why is not None:
         return UsageError(
-            f"{where} has no place in a file: {NO_PLACE[name]}",
+            f"{where} has no place in a file: {why}",
             remedy=f"remove that line, and pass `--{name}` when it is meant",
         )
     meant = nearest(key, options_in_file(command))

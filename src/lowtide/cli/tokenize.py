@@ -7,26 +7,22 @@ import os
 import click
 
 from lowtide.cli.choices import (
-    COUNT,
-    EOT,
     FILE,
     FOLDER,
-    FORMAT,
-    SHARE,
     OutOption,
     debug_option,
     dry_run_option,
-    input_format_option,
     json_option,
     memory_option,
     quiet_option,
-    separator_option,
-    tokenizer_option,
+    restart_option,
+    setting_options,
     workers_option,
 )
 from lowtide.cli.command import Command, examples
 from lowtide.cli.inputs import check_inputs
 from lowtide.pipeline.stop_signals import listen_for_stops
+from lowtide.settings import TokenizeSettings
 
 
 @click.command(
@@ -45,86 +41,17 @@ from lowtide.pipeline.stop_signals import listen_for_stops
 @click.option(
     "--out",
     cls=OutOption,
+    group="output",
+    sample="tokens",
     required=True,
     type=FOLDER,
     metavar="DIR",
     help="Folder for the shards: a new or empty one, or one to resume.",
 )
-@tokenizer_option
-@click.option(
-    "--column",
-    metavar="NAME",
-    help="Column with the text; with --examples messages=NAME,role=NAME,content=NAME.  [default: text]",
-)
-@separator_option
-@input_format_option
+@setting_options(TokenizeSettings)
 @memory_option
 @workers_option
-@click.option(
-    "--format", type=FORMAT, default="npy", show_default=True, help="Layout of the shards."
-)
-@click.option(
-    "--shard-tokens", type=COUNT, default="100M", show_default=True, help="Tokens in a full shard."
-)
-@click.option(
-    "--val",
-    type=SHARE,
-    help="Share held out for validation.  [default: 0.0005 of the documents; of a single document its last "
-    "tenth, at most 1 MB, or nothing below 100 kB]",
-)
-@click.option(
-    "--split",
-    type=click.Choice(["hash", "tail"]),
-    help="Hold out documents by a hash of their text, or the tail of the data. "
-    " [default: hash; tail for a single document]",
-)
-@click.option(
-    "--eot",
-    type=EOT,
-    help="Place of the end-of-text token.  [default: end; start for llmc; none for examples]",
-)
-@click.option(
-    "--eot-token",
-    metavar="TEXT",
-    help="The end-of-text token by name.  [default: <|endoftext|>, </s> or another usual one]",
-)
-@click.option(
-    "--bad-text",
-    type=click.Choice(["fail", "replace", "skip"]),
-    default="fail",
-    show_default=True,
-    help="What to do with text that is not valid UTF-8, and with rows without text.",
-)
-@click.option(
-    "--special-in-text",
-    type=click.Choice(["text", "token", "fail"]),
-    default="text",
-    show_default=True,
-    help="How to read a special token's name inside a document.",
-)
-@click.option(
-    "--examples",
-    type=click.Choice(["chat", "instruction", "completion"]),
-    help="Rows are examples of this kind, to fine-tune on.",
-)
-@click.option(
-    "--template",
-    type=FILE,
-    metavar="NAME|FILE",
-    help="chatml, plain, or a Jinja chat template.  [default: chatml; plain for completion]",
-)
-@click.option(
-    "--learn",
-    type=click.Choice(["assistant", "all", "completion"]),
-    help="Learn every answer, everything, or the last answer alone.  [default: assistant]",
-)
-@click.option("--context", type=COUNT, help="Most tokens of an example.  [default: 1024]")
-@click.option(
-    "--too-long",
-    type=click.Choice(["split", "truncate", "skip"]),
-    help="What to do with a longer example.  [default: split]",
-)
-@click.option("--restart", is_flag=True, help="Begin again, removing what lowtide made in DIR.")
+@restart_option
 @dry_run_option
 @json_option
 @quiet_option
@@ -138,7 +65,7 @@ def tokenize_command(
     dry_run: bool,
     as_json: bool,
     quiet: bool,
-    **chosen: str | int | float | None,
+    **chosen: object,
 ) -> None:
     """Turn text of any size, or examples, into token shards.
 

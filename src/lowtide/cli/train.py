@@ -16,10 +16,12 @@ from lowtide.cli.choices import (
     FOLDER,
     SEED,
     SIZE_OR_SHARE,
+    Option,
     debug_option,
     json_option,
     peer_tokenizer_option,
     quiet_option,
+    restart_option,
 )
 from lowtide.cli.command import Command, examples
 from lowtide.errors import UsageError
@@ -51,28 +53,64 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--inbox",
+    cls=Option,
+    gives_way_to=("data",),
     type=FOLDER,
     metavar="FOLDER",
     help="Train on files as they appear there, without DATA.",
 )
-@click.option("--until-empty", is_flag=True, help="With --inbox: end when no whole file is left.")
 @click.option(
-    "--plan", type=FILE, metavar="FILE", help="Settings that `lowtide plan --write` wrote."
+    "--until-empty",
+    cls=Option,
+    used_if=lambda chosen: chosen["inbox"] is not None,
+    is_flag=True,
+    help="With --inbox: end when no whole file is left.",
+)
+@click.option(
+    "--plan",
+    cls=Option,
+    gives_way_to=("init",),
+    type=FILE,
+    metavar="FILE",
+    help="Settings that `lowtide plan --write` wrote.",
 )
 @click.option(
     "--model",
+    cls=Option,
+    gives_way_to=("plan", "init"),
     metavar="NAME",
     help="Model, such as gpt2.  [default: what `lowtide plan` recommends]",
 )
-@click.option("--context", type=COUNT, help="Tokens in a window.  [default: 1024]")
+@click.option(
+    "--context",
+    cls=Option,
+    gives_way_to=("plan", "init"),
+    type=COUNT,
+    help="Tokens in a window.  [default: 1024]",
+)
 @click.option(
     "--init",
+    cls=Option,
+    gives_way_to=("plan",),
     type=FOLDER,
     metavar="RUN|HF_DIR",
     help="Start from the weights of a run or of GPT-2.",
 )
-@click.option("--epochs", type=float, metavar="N", help="Passes over the data.  [with --init: 3]")
-@click.option("--steps", type=COUNT, help="Steps of the whole run.")
+@click.option(
+    "--epochs",
+    cls=Option,
+    gives_way_to=("steps",),
+    type=float,
+    metavar="N",
+    help="Passes over the data.  [with --init: 3]",
+)
+@click.option(
+    "--steps",
+    cls=Option,
+    gives_way_to=("epochs", "inbox"),
+    type=COUNT,
+    help="Steps of the whole run.",
+)
 @click.option("--batch-tokens", type=COUNT, help="Tokens of one step.")
 @click.option("--micro-batch", type=COUNT, help="Windows that go through the model at a time.")
 @click.option(
@@ -91,11 +129,29 @@ if TYPE_CHECKING:
     metavar="SIZE",
     help="Budget such as 8GiB or 50%.  [default: leaves a quarter of the memory free]",
 )
-@click.option("--wandb", metavar="PROJECT", help="Send curves to Weights & Biases as well.")
-@click.option("--smoke", is_flag=True, help="Only try it: ten steps, an evaluation, a checkpoint.")
-@click.option("--no-smoke", is_flag=True, help="Begin a long run without trying it first.")
+@click.option(
+    "--wandb",
+    cls=Option,
+    command_line_only="it sends data out, and a file that lies in a folder must not",
+    metavar="PROJECT",
+    help="Send curves to Weights & Biases as well.",
+)
+@click.option(
+    "--smoke",
+    cls=Option,
+    command_line_only="no run would go further than ten steps",
+    is_flag=True,
+    help="Only try it: ten steps, an evaluation, a checkpoint.",
+)
+@click.option(
+    "--no-smoke",
+    cls=Option,
+    gives_way_to=("smoke",),
+    is_flag=True,
+    help="Begin a long run without trying it first.",
+)
 @click.option("--yes", is_flag=True, help="Begin a run that will take more than a week.")
-@click.option("--restart", is_flag=True, help="Begin again, removing what a run left in RUN.")
+@restart_option
 @json_option
 @quiet_option
 @debug_option

@@ -7,25 +7,23 @@ import os
 import click
 
 from lowtide.cli.choices import (
-    COUNT,
     FILE,
     FOLDER,
-    SHARE,
-    SIZES,
+    Option,
     OutOption,
-    column_option,
     debug_option,
     dry_run_option,
-    input_format_option,
     json_option,
     memory_option,
     quiet_option,
-    separator_option,
+    restart_option,
+    setting_options,
     workers_option,
 )
 from lowtide.cli.command import Command, examples
 from lowtide.cli.inputs import check_inputs
 from lowtide.pipeline.stop_signals import listen_for_stops
+from lowtide.settings import TrainSettings
 
 
 @click.command(
@@ -44,69 +42,25 @@ from lowtide.pipeline.stop_signals import listen_for_stops
 @click.option(
     "--out",
     cls=OutOption,
+    group="output",
+    sample="tokenizer",
     required=True,
     type=FOLDER,
     metavar="DIR",
     help="Folder for the files: a new or empty one, or one to resume.",
 )
+@setting_options(TrainSettings)
 @click.option(
-    "--vocab-size",
-    type=SIZES,
-    default="32000",
-    show_default=True,
-    metavar="N[,N...]",
-    help="Tokens to learn, special ones and the 256 bytes included. A few sizes cost little more "
-    "than the largest.",
-)
-@click.option(
-    "--special-token",
-    multiple=True,
-    metavar="TEXT",
-    help="A token of its own that no merge crosses; repeatable.  [default: <|endoftext|>]",
-)
-@click.option("--no-special-token", is_flag=True, help="Learn without any special token.")
-@click.option(
-    "--pattern",
-    type=click.Choice(["gpt2", "cl100k", "o200k"]),
-    default="gpt2",
-    show_default=True,
-    help="How text is cut into words, which no merge crosses.",
-)
-@click.option(
-    "--min-frequency",
-    type=COUNT,
-    metavar="N",
-    default=1,
-    show_default=True,
-    help="A pair is merged only if it occurs at least this often.",
-)
-@click.option(
-    "--ties",
-    type=click.Choice(["huggingface", "greatest"]),
-    default="huggingface",
-    show_default=True,
-    help="Which of two equally frequent pairs is merged first: smallest ids, or greatest bytes.",
+    "--no-special-token",
+    cls=Option,
+    group="vocabulary",
+    gives_way_to=("special_token",),
+    is_flag=True,
+    help="Learn without any special token.",
 )
 @memory_option
 @workers_option
-@column_option
-@separator_option
-@input_format_option
-@click.option(
-    "--bad-text",
-    type=click.Choice(["fail", "replace", "skip"]),
-    default="fail",
-    show_default=True,
-    help="What to do with text that is not valid UTF-8, and with rows without text.",
-)
-@click.option(
-    "--val",
-    type=SHARE,
-    default=0.0,
-    show_default=True,
-    help="Share of documents not to learn from, by the same hash as tokenize.",
-)
-@click.option("--restart", is_flag=True, help="Begin again, removing what lowtide made in DIR.")
+@restart_option
 @dry_run_option
 @json_option
 @quiet_option

@@ -7,7 +7,7 @@ import sys
 
 import click
 
-from lowtide.cli.choices import FILE, PID, SIZE_OR_SHARE, debug_option, json_option
+from lowtide.cli.choices import FILE, PID, SIZE_OR_SHARE, Option, debug_option, json_option
 from lowtide.cli.command import Command, examples
 
 SECONDS = click.FloatRange(0.05, 30 * 86_400.0)
@@ -28,6 +28,8 @@ SECONDS = click.FloatRange(0.05, 30 * 86_400.0)
 @click.argument("command", nargs=-1, type=click.UNPROCESSED, metavar="[-- COMMAND…]")
 @click.option(
     "--pid",
+    cls=Option,
+    command_line_only="a process has its number only once",
     type=PID,
     metavar="N",
     help="Watch a process that runs already.",
@@ -64,7 +66,11 @@ SECONDS = click.FloatRange(0.05, 30 * 86_400.0)
     help="Ask by this file first, then by SIGTERM.",
 )
 @click.option(
-    "--on-alert", metavar="SHELL", help="Run this for every alert; $LOWTIDE_REASON tells why."
+    "--on-alert",
+    cls=Option,
+    command_line_only="it starts a program, and a file that lies in a folder must not",
+    metavar="SHELL",
+    help="Run this for every alert; $LOWTIDE_REASON tells why.",
 )
 @click.option(
     "--every",

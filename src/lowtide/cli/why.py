@@ -6,7 +6,7 @@ import os
 
 import click
 
-from lowtide.cli.choices import FILE, PID, debug_option, json_option
+from lowtide.cli.choices import FILE, PID, Option, debug_option, json_option
 from lowtide.cli.command import Command, examples
 
 
@@ -24,13 +24,35 @@ from lowtide.cli.command import Command, examples
 @click.argument("target", required=False, type=FILE, metavar="[RUN|TIMELINE|LOG]")
 @click.option(
     "--pid",
+    cls=Option,
+    command_line_only="a process has its number only once",
     type=PID,
     metavar="N",
     help="Ask about a process, alive or dead.",
 )
-@click.option("--last", is_flag=True, help="The newest timeline.  [default where nothing is named]")
-@click.option("--log", type=FILE, metavar="FILE", help="What the program printed, beside the rest.")
-@click.option("--exit-code", type=int, metavar="N", help="What the shell said, such as 137.")
+@click.option(
+    "--last",
+    cls=Option,
+    command_line_only="it belongs to one question alone",
+    is_flag=True,
+    help="The newest timeline.  [default where nothing is named]",
+)
+@click.option(
+    "--log",
+    cls=Option,
+    gives_way_to=("target", "pid", "last"),
+    type=FILE,
+    metavar="FILE",
+    help="What the program printed, beside the rest.",
+)
+@click.option(
+    "--exit-code",
+    cls=Option,
+    command_line_only="it belongs to one death alone",
+    type=int,
+    metavar="N",
+    help="What the shell said, such as 137.",
+)
 @click.option(
     "--kernel-log",
     type=FILE,

@@ -13,8 +13,9 @@ import numpy as np
 
 from lowtide.dataset.order import Numbers
 from lowtide.dataset.windows import Rows
+from lowtide.settings import Placement
 from lowtide.shards.documents import DocumentIndex
-from lowtide.shards.layout import Placement, TokenArray
+from lowtide.shards.layout import TokenArray
 
 PADDING = -1
 _STRIDE = 1024

@@ -44,8 +44,9 @@ from lowtide.dataset.settings import (
 )
 from lowtide.dataset.windows import ContiguousWindows, Windows
 from lowtide.errors import LowtideError, UsageError
+from lowtide.settings import Format
 from lowtide.shards.documents import DocumentIndex, ScannedDocuments
-from lowtide.shards.layout import Format, TokenFile
+from lowtide.shards.layout import TokenFile
 from lowtide.shards.manifest import ExamplesRecord, TokenizerRecord
 from lowtide.shards.stamps import StampedFiles, changed
 from lowtide.shards.token_pieces import make_copier

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowtide.shards.layout import EndArray, Placement, TokenArray
+from lowtide.settings import Placement
+from lowtide.shards.layout import EndArray, TokenArray
 from lowtide.tokenizer.encode import EncodedBlock
 
 Flags = np.ndarray[tuple[int], np.dtype[np.bool_]]

@@ -36,7 +36,8 @@ from lowtide.pipeline.comparing.sample import PARTS, TextSample, take_sample
 from lowtide.pipeline.comparing.stops import refuse_to_go_on
 from lowtide.pipeline.comparing.ways import Task, Way, choose_ways, write_tokenizer
 from lowtide.pipeline.watch_run import ShouldStop, never_stop
-from lowtide.source.find_inputs import InputFormat, describe_skipped, survey_inputs
+from lowtide.settings import InputFormat
+from lowtide.source.find_inputs import describe_skipped, survey_inputs
 from lowtide.tokenizer.vocabulary import load_vocabulary
 from lowtide.units import MIB, format_bytes, format_seconds
 

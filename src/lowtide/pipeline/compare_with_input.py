@@ -19,8 +19,9 @@ from lowtide.memory.limits import machine_limit
 from lowtide.memory.meter import private_bytes
 from lowtide.pipeline.prepare import choose_cut_rule, choose_delimiter
 from lowtide.pipeline.prepare_examples import PreparedExamples, prepare_examples
-from lowtide.pipeline.settings import TokenizeSettings, settings_of_manifest
-from lowtide.shards.layout import Placement, TokenArray
+from lowtide.pipeline.settings import settings_of_manifest
+from lowtide.settings import Placement, TokenizeSettings
+from lowtide.shards.layout import TokenArray
 from lowtide.shards.loss_mask import BitArray
 from lowtide.shards.manifest import DatasetManifest
 from lowtide.shards.read import Dataset, TokenSplit

@@ -21,9 +21,8 @@ from lowtide.pipeline.arrange import Flags, Run, arrange
 from lowtide.pipeline.fit_examples import fit_examples
 from lowtide.pipeline.job import ExampleCounts
 from lowtide.pipeline.spend import COPIES_OF_TEXT, Allowances
-from lowtide.shards.layout import Placement
+from lowtide.settings import Placement, TooLong
 from lowtide.source.arrow_memory import arrow_bytes
-from lowtide.source.examples.settings import TooLong
 from lowtide.source.hold_out import held_out_documents
 from lowtide.source.stream import Block
 from lowtide.tokenizer.encode import (

@@ -19,7 +19,7 @@ from lowtide.pipeline.encode_blocks import make_run
 from lowtide.pipeline.folder import check_folder, nearest_folder
 from lowtide.pipeline.job import ExampleCounts, describe_inputs
 from lowtide.pipeline.prepare import Prepared, describe_held_out, prepare
-from lowtide.pipeline.settings import TokenizeSettings
+from lowtide.settings import TokenizeSettings
 from lowtide.source.arrow_memory import plain_allocation
 from lowtide.source.blocks import Block, ReadSettings
 from lowtide.source.find_inputs import InputFile, InputKind, Skipped, describe_skipped

@@ -7,8 +7,9 @@ from pathlib import Path
 from lowtide import __version__
 from lowtide.dataset.find_tokens import open_dataset
 from lowtide.errors import UsageError
+from lowtide.settings import Format, Placement
 from lowtide.shards.export import Progress, export_dataset
-from lowtide.shards.layout import DEFAULT_SHARD_TOKENS, Format, Placement
+from lowtide.shards.layout import DEFAULT_SHARD_TOKENS
 from lowtide.shards.manifest import DatasetManifest
 from lowtide.storage.paths import as_path
 

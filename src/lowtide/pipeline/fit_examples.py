@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.pipeline.arrange import Flags, Run
-from lowtide.source.examples.settings import TooLong
+from lowtide.settings import TooLong
 
 Numbers = npt.NDArray[np.int64]
 

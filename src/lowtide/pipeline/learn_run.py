@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lowtide.pipeline.train_settings import TrainSettings
+from lowtide.settings import TrainSettings
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.tokenizer.byte_pairs import BytePairs, bytes_in_order
 from lowtide.tokenizer.merge_pairs import STEP, MergeLearner, MergeSettings, Steps, read_classes

@@ -18,7 +18,6 @@ from lowtide.pipeline.prepare_examples import (
     prepare_examples,
 )
 from lowtide.pipeline.settings import (
-    TokenizeSettings,
     check_settings,
     choose_held_out,
     is_one_document,
@@ -27,6 +26,7 @@ from lowtide.pipeline.settings import (
 )
 from lowtide.pipeline.spend import Allowances, foreign_bytes, spend
 from lowtide.pipeline.stage import Plan
+from lowtide.settings import TokenizeSettings
 from lowtide.shards.layout import ShardLayout
 from lowtide.source.examples.render_protocol import RenderLimits
 from lowtide.source.find_inputs import InputFile, InputKind, survey_inputs

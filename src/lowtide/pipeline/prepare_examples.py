@@ -12,7 +12,7 @@ import msgspec
 
 from lowtide.errors import UsageError
 from lowtide.pipeline.encode_blocks import ExampleRecipe
-from lowtide.pipeline.settings import TokenizeSettings
+from lowtide.settings import TokenizeSettings
 from lowtide.source.examples.settings import ExampleReading
 from lowtide.source.find_inputs import InputFile, InputKind
 from lowtide.tokenizer.encode import EncodeSettings

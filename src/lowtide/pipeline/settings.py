@@ -4,111 +4,34 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Literal, get_args
+from dataclasses import replace
 
 import msgspec
 
 from lowtide.errors import UsageError, VerificationError
-from lowtide.shards.layout import Format, Placement
+from lowtide.settings import DEFAULT_VAL, TokenizeSettings, check_choices, refuse_unknown
 from lowtide.shards.manifest import DatasetManifest
-from lowtide.source.blocks import BadText
-from lowtide.source.examples.settings import BUILT_IN, ExampleKind, Learn, TooLong
-from lowtide.source.find_inputs import InputFile, InputFormat, InputKind
+from lowtide.source.examples.settings import BUILT_IN
+from lowtide.source.find_inputs import InputFile, InputKind
 from lowtide.storage.decode_json import convert_json
-from lowtide.tokenizer.reference import SpecialInText
 
-SplitRule = Literal["hash", "tail"]
 LEAST_CONTEXT = 2
 """One token to see and one to predict."""
 _OF_EXAMPLES = ("template", "learn", "too_long", "context")
 
 
-DEFAULT_VAL = 0.0005
-"""Of many documents."""
 _MOST_TAIL, _TAIL_BYTES = 0.1, 1_000_000
 """Of a single document a tenth is held out, and a megabyte is enough of a long one."""
 _FEWEST_BYTES = 100_000
 """Of a shorter document nothing is held out by default: its tenth would say little."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TokenizeSettings:
-    """The resolved settings of a run, as they are stored with its output.
-
-    Each is the flag of `lowtide tokenize` that has its name, with the same default.
-    """
-
-    tokenizer: str = "gpt2"
-    column: str | None = None
-    """None: text is in `text`, and examples are in the columns that their kind is known by."""
-    separator: str = "file"
-    input_format: InputFormat | None = None
-    """How every input is read; None: as its name says."""
-    format: Format = "npy"
-    shard_tokens: int = 100_000_000
-    val: float | None = None
-    """Share held out for validation; None: 0.0005; of a single document a tenth or less, or nothing."""
-    split: SplitRule | None = None
-    """None: by a hash of each document, of a single document its tail."""
-    eot: Placement | None = None
-    """None: "none" for examples, whose template says how they end; "end" for text."""
-    eot_token: str | None = None
-    """The special token that ends a document; None: the one with a usual name, such as `<|endoftext|>`."""
-    bad_text: BadText = "fail"
-    special_in_text: SpecialInText = "text"
-    examples: ExampleKind | None = None
-    """Rows are examples of this kind; None: they are text."""
-    template: str | None = None
-    learn: Learn | None = None
-    too_long: TooLong | None = None
-    context: int | None = None
-    """The most tokens of an example."""
-    template_text: str | None = None
-    """The template itself, filled in when it is loaded: a file that changes is a setting that does."""
-    template_tokens: str | None = None
-    """The special tokens that the template was given by name, as JSON; filled in with it."""
-
-    @property
-    def placement(self) -> Placement:
-        """Where the end-of-text token stands."""
-        return self.eot or ("none" if self.examples else "end")
-
-    @property
-    def held_out_share(self) -> float:
-        """For validation."""
-        return DEFAULT_VAL if self.val is None else self.val
-
-    @property
-    def split_rule(self) -> SplitRule:
-        """Which share that is."""
-        return self.split or "hash"
-
-    @property
-    def text_column(self) -> str:
-        """Where text is."""
-        return "text" if self.column is None else self.column
-
-    def as_record(self) -> dict[str, str | int | float]:
-        """Plain values under their names, for the manifest and for comparing two runs.
-
-        What only examples have is left out where there are none.
-        """
-        named = asdict(self) | {
-            "eot": self.placement,
-            "val": self.held_out_share,
-            "split": self.split_rule,
-        }
-        if self.examples is None:
-            named["column"] = self.text_column
-        return {name: value for name, value in named.items() if value is not None}
-
-
-def make_settings(chosen: Mapping[str, str | int | float | None]) -> TokenizeSettings:
+def make_settings(chosen: Mapping[str, object]) -> TokenizeSettings:
     """Settings out of named values; an `eot` of None becomes what the format's readers expect.
 
     llm.c's want the end-of-text in front of each document, everyone else's behind.
     """
+    refuse_unknown(TokenizeSettings, chosen)
     resolved = dict(chosen)
     if resolved.get("eot") is None and resolved.get("examples") is None:
         resolved["eot"] = "start" if resolved.get("format") == "llmc" else "end"
@@ -176,12 +99,7 @@ def runs_jinja(settings: TokenizeSettings) -> bool:
 
 def check_settings(settings: TokenizeSettings) -> None:
     """Refuse what cannot be meant, before anything is read."""
-    check_input_format(settings.input_format)
-    check_choice("format", settings.format, get_args(Format))
-    check_choice("split", settings.split_rule, get_args(SplitRule))
-    check_choice("eot", settings.placement, get_args(Placement))
-    check_choice("bad-text", settings.bad_text, get_args(BadText))
-    check_choice("special-in-text", settings.special_in_text, get_args(SpecialInText))
+    check_choices(settings)
     if not (math.isfinite(settings.held_out_share) and 0 <= settings.held_out_share < 1):
         raise UsageError(
             f"--val {settings.val} is not a share of the data",
@@ -213,9 +131,6 @@ def _refuse_settings_of_examples(settings: TokenizeSettings) -> None:
 
 
 def _check_examples(settings: TokenizeSettings) -> None:
-    check_choice("examples", settings.examples or "", get_args(ExampleKind))
-    check_choice("learn", settings.learn or "assistant", get_args(Learn))
-    check_choice("too-long", settings.too_long or "split", get_args(TooLong))
     if settings.context is not None and settings.context < LEAST_CONTEXT:
         raise UsageError(
             f"--context {settings.context} leaves no room for an example",
@@ -225,18 +140,4 @@ def _check_examples(settings: TokenizeSettings) -> None:
         raise UsageError(
             "--separator parts documents of text, and examples are rows",
             remedy="leave `--separator` out",
-        )
-
-
-def check_input_format(input_format: str | None) -> None:
-    """Refuse an unknown input format; None is fine: file names decide."""
-    if input_format is not None:
-        check_choice("input-format", input_format, get_args(InputFormat))
-
-
-def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    """Refuse a value that is none of the choices."""
-    if value not in choices:
-        raise UsageError(
-            f"--{name} cannot be {value!r}", remedy=f"pass one of {', '.join(choices)}"
         )

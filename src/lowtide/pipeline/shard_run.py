@@ -18,9 +18,9 @@ from lowtide.pipeline.folder import SHARDS
 from lowtide.pipeline.job import Counts, JobInput, add_block, load_record, store_record
 from lowtide.pipeline.prepare import Prepared
 from lowtide.pipeline.prove_encoder import prove_encoder
-from lowtide.pipeline.settings import TokenizeSettings
 from lowtide.pipeline.stage import reading_inputs
 from lowtide.pipeline.watch_run import Watch
+from lowtide.settings import TokenizeSettings
 from lowtide.shards.layout import (
     MANIFEST_NAME,
     SPLITS,

@@ -25,10 +25,11 @@ from lowtide.pipeline.job import (
     refuse_differences,
 )
 from lowtide.pipeline.prepare import Prepared, prepare
-from lowtide.pipeline.settings import TokenizeSettings, settings_of_manifest
+from lowtide.pipeline.settings import settings_of_manifest
 from lowtide.pipeline.shard_run import Progress, ShardJob, ShardRun, empty_folder
 from lowtide.pipeline.stage import refuse_unknown_stdin, run_stage
 from lowtide.pipeline.watch_run import ShouldStop, never_stop
+from lowtide.settings import TokenizeSettings, loosen
 from lowtide.shards.manifest import DatasetManifest, read_manifest
 from lowtide.shards.read import open_dataset
 from lowtide.source.find_inputs import InputKind, input_names
@@ -162,21 +163,14 @@ def _job_of_manifest(manifest: DatasetManifest, now: ShardJob) -> ShardJob:
 
 
 def _loosen(before: ShardJob, now: ShardJob, progress: Progress) -> ShardJob:
-    """`before` with the policies that were "fail" and are milder `now`.
-
-    Such a run has met nothing bad so far: resuming comes to the same bytes as having begun so. Only a text
-    that was already begun cannot be left out any more.
-    """
-    milder = {
-        name: getattr(now.settings, name)
-        for name in ("bad_text", "special_in_text")
-        if getattr(before.settings, name) == "fail"
-    }
+    """`before` with policies that became milder, where that is not too late."""
+    but = []
     if before.settings.examples and before.settings.bad_text != "fail":
-        milder.pop("special_in_text", None)  # such rows may have been left out
-    if progress.cursor.within and milder.get("bad_text") == "skip":
-        del milder["bad_text"]
-    before = replace(before, settings=replace(before.settings, **milder))
+        but.append("special_in_text")  # such rows may have been left out
+    if progress.cursor.within and now.settings.bad_text == "skip":
+        but.append("bad_text")  # a text that was already begun cannot be left out any more
+    settings = loosen(before.settings, now.settings, but=tuple(but))
+    before = replace(before, settings=settings)
     return _holding_nothing_out(before, now, val_tokens=progress.val.tokens)
 
 

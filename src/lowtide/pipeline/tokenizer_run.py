@@ -29,8 +29,8 @@ from lowtide.pipeline.train_outputs import (
     write_vocabulary,
 )
 from lowtide.pipeline.train_prepare import TrainPrepared
-from lowtide.pipeline.train_settings import TrainSettings
 from lowtide.pipeline.watch_run import Watch
+from lowtide.settings import TrainSettings
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.source.find_place import naming_places
 from lowtide.source.separators import MARKER

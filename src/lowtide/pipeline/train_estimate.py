@@ -13,7 +13,7 @@ from lowtide.memory.budget import Budget
 from lowtide.pipeline.estimate import free_bytes, refuse_full_disk, refuse_stdin
 from lowtide.pipeline.folder import TOKENIZER, check_folder
 from lowtide.pipeline.train_prepare import TrainPrepared, prepare_training
-from lowtide.pipeline.train_settings import TrainSettings
+from lowtide.settings import TrainSettings
 from lowtide.source.arrow_memory import plain_allocation
 from lowtide.source.find_inputs import Skipped, describe_skipped
 from lowtide.source.sample import SampledText, sample_inputs

@@ -22,7 +22,7 @@ from lowtide.pipeline.job import Counts, JobInput, load_record
 from lowtide.pipeline.learn_run import Learning, LearntSize
 from lowtide.pipeline.measure_tokenizer import Comparison, NotCompared
 from lowtide.pipeline.train_prepare import TrainPrepared
-from lowtide.pipeline.train_settings import TrainSettings
+from lowtide.settings import TrainSettings
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.source.blocks import BadRow
 from lowtide.storage.decode_json import InnerPath

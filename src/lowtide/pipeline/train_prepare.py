@@ -17,7 +17,8 @@ from lowtide.memory.meter import child_pids, private_bytes
 from lowtide.pipeline.prepare import choose_workers, delimiter_beside
 from lowtide.pipeline.spend import LIBRARIES_BYTES, SLACK_SHARE, foreign_bytes, reader_bytes
 from lowtide.pipeline.stage import Plan
-from lowtide.pipeline.train_settings import TrainSettings, check_train_settings, normalise
+from lowtide.pipeline.train_settings import check_train_settings, normalise
+from lowtide.settings import TrainSettings
 from lowtide.source.find_inputs import InputKind, survey_inputs
 from lowtide.source.safe_cuts import CutRule
 from lowtide.source.stream import ReadSettings

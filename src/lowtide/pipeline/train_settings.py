@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import get_args
 
 import msgspec
 
 from lowtide.errors import UsageError
-from lowtide.pipeline.settings import check_choice, check_input_format
-from lowtide.source.blocks import BadText
-from lowtide.source.find_inputs import InputFormat
+from lowtide.settings import END_OF_TEXT, TrainSettings, check_choices, refuse_unknown
 from lowtide.storage.decode_json import convert_json
 from lowtide.tokenizer.byte_pairs import unspell
-from lowtide.tokenizer.patterns import PatternName
-from lowtide.tokenizer.reference_train import Ties
-from lowtide.tokenizer.vocabulary import END_OF_TEXT
 
 _BYTES = 256
 _LARGEST_VOCABULARY = 1 << 24
@@ -25,43 +18,9 @@ _LONGEST_SPECIAL_BYTES = 1024
 """Every beginning of a special token is looked for wherever text is cut."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainSettings:
-    """The resolved settings of a run, as they are stored with its output.
-
-    Each is the flag of `lowtide train-tokenizer` that has its name, with the same default.
-    """
-
-    vocab_size: tuple[int, ...] = (32_000,)
-    """Ascending; the smaller vocabularies are beginnings of the largest."""
-    special_token: tuple[str, ...] = (END_OF_TEXT,)
-    pattern: PatternName = "gpt2"
-    min_frequency: int = 1
-    ties: Ties = "huggingface"
-    column: str = "text"
-    separator: str = "file"
-    input_format: InputFormat | None = None
-    """How every input is read; None: as its name says."""
-    bad_text: BadText = "fail"
-    val: float = 0.0
-
-    def as_record(self) -> dict[str, object]:
-        """Plain values under their names, for the manifest and for comparing two runs."""
-        named = {name: _plain(value) for name, value in asdict(self).items()}
-        return {name: value for name, value in named.items() if value is not None}
-
-    @property
-    def most_merges(self) -> int:
-        """Merges that the largest vocabulary has room for."""
-        return max(self.vocab_size) - _BYTES - len(self.special_token)
-
-
-def _plain(value: object) -> object:
-    return list(value) if isinstance(value, tuple) else value
-
-
 def make_train_settings(chosen: Mapping[str, object]) -> TrainSettings:
     """Settings out of named values; sizes come in any order and leave ascending."""
+    refuse_unknown(TrainSettings, chosen)
     resolved = dict(chosen)
     sizes = resolved.get("vocab_size")
     if isinstance(sizes, Sequence):
@@ -99,10 +58,7 @@ def choose_special_tokens(named: Sequence[str], *, none: bool) -> tuple[str, ...
 
 def check_train_settings(settings: TrainSettings) -> None:
     """Refuse what cannot be meant, before anything is read."""
-    check_input_format(settings.input_format)
-    check_choice("pattern", settings.pattern, get_args(PatternName))
-    check_choice("ties", settings.ties, get_args(Ties))
-    check_choice("bad-text", settings.bad_text, get_args(BadText))
+    check_choices(settings)
     _check_special_tokens(settings.special_token)
     _check_sizes(settings)
     if settings.min_frequency < 0:

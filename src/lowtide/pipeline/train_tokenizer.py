@@ -38,8 +38,8 @@ from lowtide.pipeline.train_outputs import (
     verify_files,
 )
 from lowtide.pipeline.train_prepare import TrainPrepared, prepare_training
-from lowtide.pipeline.train_settings import TrainSettings
 from lowtide.pipeline.watch_run import ShouldStop, never_stop
+from lowtide.settings import TrainSettings, loosen
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.source.find_inputs import Skipped, input_names
 from lowtide.storage.paths import as_path
@@ -137,16 +137,10 @@ class TokenizerStage:
     def list_differences(
         self, before: TrainJob, now: TrainJob, progress: CountProgress
     ) -> list[str]:
-        """Settings and inputs that differ, but for a policy on bad text that became milder.
-
-        Such a run has met nothing bad so far: resuming comes to the same words as having begun so. Only a text
-        that was already begun cannot be left out any more.
-        """
-        policy = now.settings.bad_text
-        too_late = policy == "skip" and progress.cursor.within > 0
-        if before.settings.bad_text == "fail" and not too_late:
-            before = replace(before, settings=replace(before.settings, bad_text=policy))
-        return _list_differences(before, now)
+        """Settings and inputs that differ, but for a policy on bad text that became milder."""
+        too_late = now.settings.bad_text == "skip" and progress.cursor.within > 0
+        settings = loosen(before.settings, now.settings, but=("bad_text",) if too_late else ())
+        return _list_differences(replace(before, settings=settings), now)
 
     def clear(self, folder: Path, plan: TrainPrepared, *, restart: bool) -> None:
         """Remove what counting left; with `restart`, also the tokenizers."""

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from lowtide.shards.layout import SPLITS, Format, Placement, TokenArray
+from lowtide.settings import Format, Placement
+from lowtide.shards.layout import SPLITS, TokenArray
 from lowtide.shards.loss_mask import BitArray
 from lowtide.shards.manifest import ExamplesRecord, TokenizerRecord
 from lowtide.shards.read import Dataset, TokenSplit

@@ -13,7 +13,8 @@ from typing import Protocol
 
 import numpy as np
 
-from lowtide.shards.layout import NPY_HEADER_BYTES, EndArray, Placement, TokenArray
+from lowtide.settings import Placement
+from lowtide.shards.layout import NPY_HEADER_BYTES, EndArray, TokenArray
 from lowtide.shards.payload import INDEX_PIECE_BYTES, PIECE_BYTES, read_exactly, read_pieces
 
 _SCAN_TOKENS = PIECE_BYTES // 4

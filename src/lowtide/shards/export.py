@@ -15,14 +15,13 @@ from typing import cast
 import numpy as np
 
 from lowtide.errors import UsageError, VerificationError
+from lowtide.settings import Format, Placement
 from lowtide.shards.layout import (
     DEFAULT_SHARD_TOKENS,
     MANIFEST_NAME,
     SPLITS,
     WORK_FOLDER,
     EndArray,
-    Format,
-    Placement,
     ShardLayout,
     Split,
     TokenArray,

@@ -23,11 +23,9 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.errors import UsageError
+from lowtide.settings import Format
 
-Format: TypeAlias = Literal["npy", "nanogpt", "llmc", "megatron"]
 Split: TypeAlias = Literal["train", "val"]
-Placement: TypeAlias = Literal["end", "start", "none"]
-"""Where a document's end-of-text token stands."""
 
 TokenArray: TypeAlias = npt.NDArray[np.unsignedinteger]
 EndArray: TypeAlias = npt.NDArray[np.int64]

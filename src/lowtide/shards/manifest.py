@@ -13,9 +13,9 @@ from typing import Annotated, Protocol, TypeAlias, TypeVar, cast
 import msgspec
 
 from lowtide.errors import LowtideError, VerificationError
+from lowtide.settings import Placement
 from lowtide.shards.layout import (
     MANIFEST_NAME,
-    Placement,
     ShardLayout,
     Split,
     companion_name,

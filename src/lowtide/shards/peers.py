@@ -18,12 +18,12 @@ from tokenize import TokenError
 import numpy as np
 
 from lowtide.errors import DataError, UsageError, VerificationError
+from lowtide.settings import Format
 from lowtide.shards.layout import (
     LARGEST_NARROW_VOCABULARY,
     LLMC_HEADER_BYTES,
     LLMC_NARROW,
     LLMC_WIDE,
-    Format,
     TokenFile,
 )
 from lowtide.shards.megatron import MegatronIndex, open_index

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from lowtide.errors import UsageError, VerificationError
+from lowtide.settings import Format, Placement
 from lowtide.shards.documents import DocumentIndex, ScannedDocuments, StoredDocuments
 from lowtide.shards.layout import (
     MANIFEST_NAME,
@@ -25,8 +26,6 @@ from lowtide.shards.layout import (
     SPLITS,
     WORK_FOLDER,
     EndArray,
-    Format,
-    Placement,
     ShardLayout,
     TokenArray,
     TokenFile,

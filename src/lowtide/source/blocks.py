@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.settings import BadText
 from lowtide.source.safe_cuts import CutRule
 from lowtide.units import KIB
 
@@ -24,7 +25,6 @@ SLOW_SECONDS = 0.5
 LISTED_BAD_ROWS = 100
 """The most bad rows that a block lists; all are counted."""
 
-BadText = Literal["fail", "replace", "skip"]
 Spans: TypeAlias = npt.NDArray[np.int64]
 """Stretches of bytes, one per row: where it begins, where it ends. In order, and no two touch."""
 NO_SPANS: Spans = np.empty((0, 2), dtype=np.int64)

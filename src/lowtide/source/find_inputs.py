@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Literal
 
 from lowtide.errors import UsageError
+from lowtide.settings import InputFormat
 from lowtide.source.recognise import (
     FEATHER_1,
     FEATHER_1_MAGIC,
@@ -42,7 +43,6 @@ from lowtide.units import printable
 
 STDIN = Path("-")
 Compression = Literal["", "gz", "zst"]
-InputFormat = Literal["text", "jsonl", "parquet", "arrow"]
 
 _LEFT_OUT_SUFFIXES = frozenset({".lock", ".tmp", ".part", ".partial", ".crdownload", ".incomplete"})
 _PACKED_SUFFIXES = frozenset({".zip", ".tar", ".tgz", ".bz2", ".xz", ".7z", ".lz4", ".rar"})

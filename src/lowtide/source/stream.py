@@ -20,6 +20,7 @@ import numpy as np
 import xxhash
 
 from lowtide.errors import ChangedInputError, LowtideError, UsageError
+from lowtide.settings import BadText
 from lowtide.source import parquet_footer, read_arrow
 from lowtide.source.blocks import (
     FIRST_PIECE_BYTES,
@@ -27,7 +28,6 @@ from lowtide.source.blocks import (
     NO_SPANS,
     SLOW_SECONDS,
     BadRow,
-    BadText,
     Block,
     Cursor,
     PartlyRead,

@@ -29,6 +29,7 @@ from typing import get_args
 import msgspec
 
 from lowtide.errors import UsageError
+from lowtide.settings import PatternName
 from lowtide.storage.decode_json import decode_json
 from lowtide.tokenizer.byte_pairs import BytePairs, spell, stand_ins, unspell
 from lowtide.tokenizer.hugging_face import (
@@ -39,7 +40,7 @@ from lowtide.tokenizer.hugging_face import (
     plain_pattern,
     read_file,
 )
-from lowtide.tokenizer.patterns import PLAIN_PATTERNS, PatternName
+from lowtide.tokenizer.patterns import PLAIN_PATTERNS
 from lowtide.tokenizer.vocabulary import (
     Vocabulary,
     load_vocabulary,

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from lowtide.tokenizer.patterns import PatternName
+from lowtide.settings import PatternName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

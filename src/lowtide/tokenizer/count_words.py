@@ -21,7 +21,7 @@ import numpy as np
 
 from lowtide.errors import DataError
 from lowtide.native import CountSettings, Marks, load_native
-from lowtide.tokenizer.patterns import PatternName
+from lowtide.settings import PatternName
 from lowtide.tokenizer.split_words import PATTERN_NUMBERS, load_classes, split_words_reference
 from lowtide.tokenizer.word_runs import BUFFER_BYTES, RunRecord, RunWriter
 from lowtide.units import MIB, format_bytes, round_up_to_mib

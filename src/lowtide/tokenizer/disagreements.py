@@ -16,7 +16,7 @@ from typing import Literal
 
 import numpy as np
 
-from lowtide.tokenizer.patterns import PatternName
+from lowtide.settings import PatternName
 
 Reference = Literal["tiktoken", "tokenizers"]
 Ranges = tuple[tuple[int, int], ...]

@@ -31,9 +31,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from lowtide.errors import ReservedTextError
+from lowtide.settings import SpecialInText
 from lowtide.tokenizer import hugging_face
 from lowtide.tokenizer.disagreements import Reference, contains_disagreement
-from lowtide.tokenizer.reference import Ids, ReferenceEncoder, SpecialInText, make_reference
+from lowtide.tokenizer.reference import Ids, ReferenceEncoder, make_reference
 from lowtide.tokenizer.reference_apart import ReferenceApart
 from lowtide.tokenizer.vocabulary import Vocabulary
 from lowtide.units import KIB, MIB, printable

@@ -7,9 +7,10 @@ from collections.abc import Collection, Mapping, Sequence
 import msgspec
 
 from lowtide.errors import UsageError
+from lowtide.settings import PatternName
 from lowtide.storage.decode_json import decode_json
 from lowtide.tokenizer.byte_pairs import stand_ins
-from lowtide.tokenizer.patterns import PatternName, recognise
+from lowtide.tokenizer.patterns import recognise
 
 _LARGEST_ID = (1 << 31) - 2
 """The encoders keep tables by id, and one more than the largest is the id that ends documents."""

@@ -25,9 +25,9 @@ import numpy.typing as npt
 
 from lowtide.errors import DoesNotFitError, VerificationError
 from lowtide.native import MergerSettings, Step, load_native
+from lowtide.settings import Ties
 from lowtide.storage.publish import reserve, storage_errors
 from lowtide.tokenizer.byte_pairs import bytes_in_order
-from lowtide.tokenizer.reference_train import Ties
 from lowtide.units import MIB, format_bytes, round_up_to_mib
 
 Steps: TypeAlias = npt.NDArray[np.void]

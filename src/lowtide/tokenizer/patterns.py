@@ -7,9 +7,7 @@ exception: spaces behind a newline at a text's very end are one word by `\\s++$`
 
 from __future__ import annotations
 
-from typing import Literal
-
-PatternName = Literal["gpt2", "cl100k", "o200k"]
+from lowtide.settings import PatternName
 
 GPT2 = r"""'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"""
 CL100K = (

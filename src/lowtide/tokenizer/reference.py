@@ -9,17 +9,17 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping, Sequence
-from typing import Literal, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from lowtide.errors import SharedFaultError, UsageError
+from lowtide.settings import SpecialInText
 from lowtide.tokenizer import hugging_face
 from lowtide.tokenizer.patterns import PATTERNS
 from lowtide.tokenizer.split_words import find_words
 from lowtide.tokenizer.vocabulary import Vocabulary, parse_ranks
 
-SpecialInText = Literal["text", "token", "fail"]
 Ids = np.ndarray[tuple[int], np.dtype[np.uint32]]
 
 _log = logging.getLogger(__name__)

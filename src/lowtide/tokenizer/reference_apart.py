@@ -25,7 +25,8 @@ from lowtide.errors import DataError, SharedFaultError
 from lowtide.memory.allocator import give_back
 from lowtide.memory.fence import fence
 from lowtide.memory.proc_files import kib_fields, read_text
-from lowtide.tokenizer.reference import Ids, ReferenceEncoder, SpecialInText, make_reference
+from lowtide.settings import SpecialInText
+from lowtide.tokenizer.reference import Ids, ReferenceEncoder, make_reference
 from lowtide.tokenizer.vocabulary import Vocabulary
 from lowtide.units import KIB, MIB, format_bytes, printable
 

@@ -26,12 +26,11 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
+from lowtide.settings import Ties
 from lowtide.tokenizer.byte_pairs import bytes_in_order
 
-Ties = Literal["huggingface", "greatest"]
-"""Which of the pairs with the highest count is merged: smallest ids, or lexicographically greatest bytes."""
 Pair = tuple[int, int]
 
 

@@ -16,7 +16,8 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.tokenizer.patterns import PLAIN_PATTERNS, PatternName
+from lowtide.settings import PatternName
+from lowtide.tokenizer.patterns import PLAIN_PATTERNS
 
 PATTERN_NUMBERS: dict[PatternName, int] = {"gpt2": 0, "cl100k": 1, "o200k": 2}
 """The patterns' numbers in the C code."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from lowtide.tokenizer.patterns import PatternName
+from lowtide.settings import PatternName
 
 PIECE_CHARACTERS = 64 * 1024
 """Approximate length of a piece: what its encoding needs stays in the processor's cache."""

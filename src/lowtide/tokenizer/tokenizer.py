@@ -23,6 +23,7 @@ import numpy as np
 from lowtide.errors import DataError, UsageError
 from lowtide.memory.allocator import give_back
 from lowtide.memory.meter import private_bytes
+from lowtide.settings import PatternName, SpecialInText
 from lowtide.storage.paths import as_path
 from lowtide.storage.publish import storage_errors, write_atomically
 from lowtide.tokenizer.byte_pair_files import (
@@ -40,11 +41,10 @@ from lowtide.tokenizer.byte_pair_files import (
 from lowtide.tokenizer.byte_pairs import BytePairs
 from lowtide.tokenizer.encode import Encoder, EncodeSettings
 from lowtide.tokenizer.hugging_face import overlap
-from lowtide.tokenizer.patterns import PATTERNS, PatternName
+from lowtide.tokenizer.patterns import PATTERNS
 from lowtide.tokenizer.reference import (
     Ids,
     ReferenceEncoder,
-    SpecialInText,
     make_reference,
     refuse_what_is_not_given_back,
 )

@@ -20,12 +20,11 @@ from typing import Literal
 import xxhash
 
 from lowtide.errors import UsageError
+from lowtide.settings import END_OF_TEXT, PatternName
 from lowtide.tokenizer import hugging_face
 from lowtide.tokenizer.byte_pairs import unspell
-from lowtide.tokenizer.patterns import PatternName
 from lowtide.units import MIB, format_bytes
 
-END_OF_TEXT = "<|endoftext|>"
 _FIM = ("<|fim_prefix|>", "<|fim_middle|>", "<|fim_suffix|>")
 _CL100K_SPECIAL = {
     END_OF_TEXT: 100257,

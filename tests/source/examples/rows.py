@@ -18,10 +18,11 @@ from hypothesis import strategies as st
 from jinja2.ext import Extension, loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from lowtide.settings import ExampleKind, Learn, SpecialInText
 from lowtide.source.blocks import Block, ReadSettings
-from lowtide.source.examples.marks import LEARNT_CLOSE, LEARNT_OPEN, SpecialInText, assign_marks
+from lowtide.source.examples.marks import LEARNT_CLOSE, LEARNT_OPEN, assign_marks
 from lowtide.source.examples.render_protocol import RenderLimits
-from lowtide.source.examples.settings import ExampleKind, ExampleReading, Learn
+from lowtide.source.examples.settings import ExampleReading
 from lowtide.source.examples.templates import Template, load_template
 from lowtide.source.examples.token_names import TokenNames
 from lowtide.source.find_inputs import find_inputs

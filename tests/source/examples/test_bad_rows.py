@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 
 from lowtide.errors import DataError, UsageError
-from lowtide.source.examples.settings import ExampleKind
+from lowtide.settings import ExampleKind
 from tests.source.examples.rows import (
     WITH_BLOCKS,
     example_settings,

@@ -14,10 +14,10 @@ import pytest
 import zstandard
 
 from lowtide.errors import DataError, UsageError
-from lowtide.source.blocks import BadText, Block
+from lowtide.settings import BadText, ExampleKind
+from lowtide.source.blocks import Block
 from lowtide.source.examples.built_in import CHATML
 from lowtide.source.examples.marks import LEARNT_CLOSE, LEARNT_OPEN
-from lowtide.source.examples.settings import ExampleKind
 from lowtide.source.examples.templates import parse_columns
 from lowtide.source.find_inputs import find_inputs
 from lowtide.source.parts import parts_from

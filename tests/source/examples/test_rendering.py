@@ -12,9 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from lowtide.settings import Learn, SpecialInText
 from lowtide.source.examples.built_in import CHATML, PLAIN, PLAIN_COMPLETION
-from lowtide.source.examples.marks import LEARNT_CLOSE, LEARNT_OPEN, SpecialInText, assign_marks
-from lowtide.source.examples.settings import Learn
+from lowtide.source.examples.marks import LEARNT_CLOSE, LEARNT_OPEN, assign_marks
 from lowtide.source.examples.templates import load_template
 from lowtide.source.examples.token_names import TokenNames
 from tests.source.examples.rows import (

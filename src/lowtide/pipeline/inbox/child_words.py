@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lowtide.pipeline.settings import TokenizeSettings
+from lowtide.settings import TokenizeSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

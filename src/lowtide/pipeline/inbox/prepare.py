@@ -11,8 +11,9 @@ import xxhash
 from lowtide.memory.budget import Budget
 from lowtide.pipeline.inbox.settings import InboxSettings, tokenize_settings, told_of_toml
 from lowtide.pipeline.run_source import RunSource, inbox_source
-from lowtide.pipeline.settings import TokenizeSettings, runs_jinja
+from lowtide.pipeline.settings import runs_jinja
 from lowtide.pipeline.spend import smallest_budget
+from lowtide.settings import TokenizeSettings
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.tokenizer.vocabulary import Vocabulary, load_vocabulary
 from lowtide.units import GIB

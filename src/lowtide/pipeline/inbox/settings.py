@@ -19,13 +19,11 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from lowtide.errors import UsageError
-from lowtide.pipeline.settings import TokenizeSettings, check_settings
-from lowtide.source.blocks import BadText
-from lowtide.source.examples.settings import Learn, TooLong
+from lowtide.pipeline.settings import check_settings
+from lowtide.settings import BadText, Learn, SpecialInText, TokenizeSettings, TooLong
 from lowtide.source.find_inputs import is_row_file, is_text_file
 from lowtide.storage.decode_json import convert_json
 from lowtide.storage.sealed_json import JsonObject
-from lowtide.tokenizer.reference import SpecialInText
 from lowtide.units import printable
 
 SETTINGS_NAME = "lowtide.toml"

@@ -9,9 +9,9 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
+from lowtide.settings import ExampleKind, Learn
 from lowtide.source.examples.marks import SpecialNames
 from lowtide.source.examples.piece_builder import PieceBuilder
-from lowtide.source.examples.settings import ExampleKind, Learn
 from lowtide.source.examples.turns import ROLE_NAMES, BadExampleError, Turn
 
 CHATML = """\

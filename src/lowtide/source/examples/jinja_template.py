@@ -26,6 +26,7 @@ import jinja2.utils
 from jinja2 import meta, nodes, parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
+from lowtide.settings import Learn
 from lowtide.source.examples.marks import (
     LEARNT_CLOSE,
     LEARNT_OPEN,
@@ -33,7 +34,6 @@ from lowtide.source.examples.marks import (
     reserved_in,
 )
 from lowtide.source.examples.render_protocol import TOKEN_NAMES, Messages, Rendered, Setup
-from lowtide.source.examples.settings import Learn
 from lowtide.source.examples.turns import BadExampleError, gather, rebuilt
 from lowtide.units import printable
 

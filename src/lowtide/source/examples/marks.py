@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal, TypeAlias
 
+from lowtide.settings import SpecialInText
 from lowtide.source.examples.turns import BadExampleError
 
 LEARNT_OPEN = "\ufdd8"
@@ -31,7 +31,6 @@ _LONG_STAND_IN = "\ufdd7"
 _MARK_OPEN, _MARK_CLOSE = "\ufdd1", "\ufdd2"
 MARK = re.compile(f"({_MARK_OPEN}[0-9]+{_MARK_CLOSE})")
 
-SpecialInText: TypeAlias = Literal["text", "token", "fail"]
 
 _RESERVED_BEGINS = "\ufdd0".encode()[:2]
 """The first bytes of every reserved character in UTF-8."""

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from lowtide.errors import DataError
+from lowtide.settings import Learn
 from lowtide.source.blocks import LISTED_BAD_ROWS, NO_SPANS, BadRow, Cursor, Piece, Spans
-from lowtide.source.examples.settings import Learn
 
 
 @dataclass(slots=True, kw_only=True)

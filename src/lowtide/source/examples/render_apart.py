@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from lowtide.child import Child, ran_out_of_memory
 from lowtide.errors import SharedFaultError, UsageError
+from lowtide.settings import Learn
 from lowtide.source.examples.piece_builder import PieceBuilder
 from lowtide.source.examples.render_protocol import (
     Answer,
@@ -26,7 +27,6 @@ from lowtide.source.examples.render_protocol import (
     encode_batch,
     encode_setup,
 )
-from lowtide.source.examples.settings import Learn
 from lowtide.source.examples.token_names import CONFIG_FILE, TokenNames
 from lowtide.source.examples.turns import BadExampleError, Turn
 from lowtide.source.rows import too_large

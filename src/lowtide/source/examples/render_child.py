@@ -16,6 +16,7 @@ import jinja2
 
 from lowtide.child import read_frame, run_child, write_frame
 from lowtide.memory.fence import fence
+from lowtide.settings import Learn
 from lowtide.source.examples.jinja_template import JinjaRenderer, RefusedTemplateError
 from lowtide.source.examples.render_protocol import (
     ANSWERED_BYTES,
@@ -34,7 +35,6 @@ from lowtide.source.examples.render_protocol import (
     decode_setup,
     encode_answers,
 )
-from lowtide.source.examples.settings import Learn
 from lowtide.source.examples.turns import BadExampleError
 
 

@@ -20,8 +20,7 @@ from uuid import UUID
 
 import msgspec
 
-from lowtide.source.examples.marks import SpecialInText
-from lowtide.source.examples.settings import Learn
+from lowtide.settings import Learn, SpecialInText
 from lowtide.units import KIB, MIB
 
 Messages: TypeAlias = list[dict[str, object]]

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal, TypeAlias
+from typing import TYPE_CHECKING
+
+from lowtide.settings import ExampleKind, Learn
 
 if TYPE_CHECKING:
     from lowtide.source.examples.templates import Template
 
-ExampleKind: TypeAlias = Literal["chat", "instruction", "completion"]
-Learn: TypeAlias = Literal["assistant", "all", "completion"]
-"""Every turn of the assistant, everything, or the assistant's last turn alone."""
-TooLong: TypeAlias = Literal["split", "truncate", "skip"]
 
 BUILT_IN = ("chatml", "plain")
 """Templates that are known by name; any other is a Jinja file."""

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Protocol
 
 from lowtide.errors import UsageError
+from lowtide.settings import ExampleKind, Learn, SpecialInText
 from lowtide.source.examples import built_in
 from lowtide.source.examples.built_in import CHATML, PLAIN, PLAIN_COMPLETION
-from lowtide.source.examples.marks import SpecialInText, SpecialNames
+from lowtide.source.examples.marks import SpecialNames
 from lowtide.source.examples.piece_builder import PieceBuilder
 from lowtide.source.examples.render_protocol import TOKEN_NAMES, RenderLimits, Setup
-from lowtide.source.examples.settings import BUILT_IN, COLUMNS, ExampleKind, Learn
+from lowtide.source.examples.settings import BUILT_IN, COLUMNS
 from lowtide.source.examples.token_names import (
     CONFIG_FILE,
     NOTHING_KNOWN,

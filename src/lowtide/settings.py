@@ -1,0 +1,460 @@
+"""One declaration for each setting. From it follow the flag with its help and group, the key of `lowtide.toml`,
+the line of `lowtide config`, the keyword in Python, the check of its choices, and the stored record.
+
+    bad_text: BadText = setting("fail", help="What to do with text that is not UTF-8.", group="input")
+
+Nothing heavy is imported here: `--help` reads these declarations.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Literal,
+    TypeAlias,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+from lowtide.errors import UsageError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Format: TypeAlias = Literal["npy", "nanogpt", "llmc", "megatron"]
+Placement: TypeAlias = Literal["end", "start", "none"]
+"""Where a document's end-of-text token stands."""
+SplitRule: TypeAlias = Literal["hash", "tail"]
+InputFormat: TypeAlias = Literal["text", "jsonl", "parquet", "arrow"]
+BadText: TypeAlias = Literal["fail", "replace", "skip"]
+SpecialInText: TypeAlias = Literal["text", "token", "fail"]
+ExampleKind: TypeAlias = Literal["chat", "instruction", "completion"]
+Learn: TypeAlias = Literal["assistant", "all", "completion"]
+"""Every turn of the assistant, everything, or the assistant's last turn alone."""
+TooLong: TypeAlias = Literal["split", "truncate", "skip"]
+PatternName: TypeAlias = Literal["gpt2", "cl100k", "o200k"]
+Ties: TypeAlias = Literal["huggingface", "greatest"]
+"""Of the pairs with the highest count: the smallest ids, or the lexicographically greatest bytes."""
+
+Group = Literal["input", "output", "examples", "vocabulary", "memory", "run"]
+"""The section of `--help`."""
+Kind = Literal["text", "count", "share", "sizes", "file", "tokenizer", "switch", "choice"]
+"""How the value is written."""
+Chosen: TypeAlias = Mapping[str, object]
+
+DEFAULT_VAL = 0.0005
+"""The share that is held out of many documents."""
+END_OF_TEXT = "<|endoftext|>"
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Setting:
+    """What is declared of a setting beside its name, type and default."""
+
+    help: str
+    group: Group
+    kind: Kind | None = None
+    """None: as the type says: a choice for a Literal, a switch for a bool, text for the rest."""
+    takes: str | None = None
+    """What `--help` shows in place of the value, such as NAME."""
+    shown: str | None = None
+    """The default as a person would type it."""
+    left_open: str | None = None
+    """What is chosen where the default is None, in words."""
+    sample: object = None
+    """A value for `lowtide config`, where there is no fixed default."""
+    milder: bool = False
+    """Whether "fail" may become another value when a run is resumed: it has met nothing bad so far."""
+    gives_way_to: tuple[str, ...] = ()
+    """Flags that contradict it: beside one of them the value in `lowtide.toml` is not used."""
+    used_if: Callable[[Chosen], bool] | None = None
+    """Whether it has a meaning beside the other values; elsewhere the value in `lowtide.toml` is not used."""
+
+
+def setting(
+    default: _T,
+    *,
+    help: str,
+    group: Group,
+    kind: Kind | None = None,
+    takes: str | None = None,
+    shown: str | None = None,
+    left_open: str | None = None,
+    sample: object = None,
+    milder: bool = False,
+    gives_way_to: tuple[str, ...] = (),
+    used_if: Callable[[Chosen], bool] | None = None,
+) -> _T:
+    """Declare a field of a settings class; see `Setting`."""
+    declared = Setting(
+        help=help,
+        group=group,
+        kind=kind,
+        takes=takes,
+        shown=shown,
+        left_open=left_open,
+        sample=sample,
+        milder=milder,
+        gives_way_to=gives_way_to,
+        used_if=used_if,
+    )
+    found: _T = field(default=default, metadata={"setting": declared})
+    return found
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Declared:
+    """A setting with its name, its default and its choices."""
+
+    name: str
+    default: object
+    setting: Setting
+    choices: tuple[str, ...]
+    """Empty where any value may stand."""
+    is_many: bool
+    """Whether it takes several values."""
+
+    @property
+    def flag(self) -> str:
+        """Its name on the command line."""
+        return f"--{self.name.replace('_', '-')}"
+
+    @property
+    def kind(self) -> Kind:
+        """How the value is written."""
+        if self.setting.kind is not None:
+            return self.setting.kind
+        if self.choices:
+            return "choice"
+        return "switch" if isinstance(self.default, bool) else "text"
+
+
+def declared_settings(of: type[DataclassInstance]) -> tuple[Declared, ...]:
+    """The settings that a class declares, in their order."""
+    hints = get_type_hints(of)
+    found = []
+    for one in fields(of):
+        if "setting" in one.metadata:
+            parts = _parts_of(hints[one.name])
+            literal = next((part for part in parts if get_origin(part) is Literal), None)
+            found.append(
+                Declared(
+                    name=one.name,
+                    default=one.default,
+                    setting=one.metadata["setting"],
+                    choices=get_args(literal) if literal is not None else (),
+                    is_many=any(get_origin(part) is tuple for part in parts),
+                )
+            )
+    return tuple(found)
+
+
+def _parts_of(hint: Any) -> tuple[Any, ...]:
+    return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
+
+
+def check_choices(settings: DataclassInstance) -> None:
+    """UsageError for a value that is none of its setting's choices."""
+    for one in declared_settings(type(settings)):
+        value = getattr(settings, one.name)
+        if one.choices and value is not None and value not in one.choices:
+            raise UsageError(
+                f"{one.flag} cannot be {value!r}", remedy=f"pass one of {', '.join(one.choices)}"
+            )
+
+
+def refuse_unknown(of: type[DataclassInstance], names: Iterable[str]) -> None:
+    """UsageError for a keyword that is not a setting of the class, with the one that was meant."""
+    known = [one.name for one in declared_settings(of)]
+    for name in names:
+        if name not in known:
+            from difflib import get_close_matches
+
+            meant = get_close_matches(name, known, 1)
+            raise UsageError(
+                f"{name} is not a setting",
+                remedy=f"did you mean {meant[0]}?" if meant else f"there are {', '.join(known)}",
+            )
+
+
+_SEPARATOR_HELP = (
+    "What separates documents in text files: file, line, blank-line, or a literal such as "
+    "'<|endoftext|>'."
+)
+_INPUT_FORMAT_HELP = "How every INPUT is read, whatever its name."
+_BAD_TEXT_HELP = "What to do with text that is not valid UTF-8, and with rows without text."
+
+
+def _reads_examples(chosen: Chosen) -> bool:
+    return chosen["examples"] is not None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizeSettings:
+    """The resolved settings of `tokenize`, as they are stored with its output.
+
+    Each is the flag of `lowtide tokenize` that has its name, with the same default.
+    """
+
+    tokenizer: str = setting(
+        "gpt2",
+        help="gpt2, cl100k_base, o200k_base, a tokenizer.json, a folder with one, or a .tiktoken file.",
+        group="input",
+        kind="tokenizer",
+        takes="NAME|PATH",
+    )
+    column: str | None = setting(
+        None,
+        help="Column with the text; with --examples messages=NAME,role=NAME,content=NAME.",
+        group="input",
+        takes="NAME",
+        left_open="text",
+        sample="text",
+    )
+    separator: str = setting(
+        "file",
+        help=_SEPARATOR_HELP,
+        group="input",
+        takes="TEXT",
+        gives_way_to=("examples",),
+    )
+    input_format: InputFormat | None = setting(
+        None,
+        help=_INPUT_FORMAT_HELP,
+        group="input",
+        left_open="as the name says",
+        sample="text",
+    )
+    format: Format = setting("npy", help="Layout of the shards.", group="output")
+    shard_tokens: int = setting(
+        100_000_000, help="Tokens in a full shard.", group="output", kind="count", shown="100M"
+    )
+    val: float | None = setting(
+        None,
+        help="Share held out for validation.",
+        group="output",
+        kind="share",
+        left_open="0.0005 of the documents; of a single document its last tenth, at most 1 MB, or "
+        "nothing below 100 kB",
+        sample=0.05,
+    )
+    split: SplitRule | None = setting(
+        None,
+        help="Hold out documents by a hash of their text, or the tail of the data.",
+        group="output",
+        left_open="hash; tail for a single document",
+        sample="tail",
+    )
+    eot: Placement | None = setting(
+        None,
+        help="Place of the end-of-text token.",
+        group="output",
+        left_open="end; start for llmc; none for examples",
+        sample="end",
+    )
+    eot_token: str | None = setting(
+        None,
+        help="The end-of-text token by name.",
+        group="output",
+        takes="TEXT",
+        left_open="<|endoftext|>, </s> or another usual one",
+        sample=END_OF_TEXT,
+        used_if=lambda chosen: chosen["eot"] != "none" or _reads_examples(chosen),
+    )
+    bad_text: BadText = setting(
+        "fail",
+        help=_BAD_TEXT_HELP,
+        group="input",
+        milder=True,
+    )
+    special_in_text: SpecialInText = setting(
+        "text",
+        help="How to read a special token's name inside a document.",
+        group="input",
+        milder=True,
+    )
+    examples: ExampleKind | None = setting(
+        None,
+        help="Rows are examples of this kind, to fine-tune on.",
+        group="examples",
+        sample="chat",
+    )
+    template: str | None = setting(
+        None,
+        help="chatml, plain, or a Jinja chat template.",
+        group="examples",
+        kind="file",
+        takes="NAME|FILE",
+        left_open="chatml; plain for completion",
+        sample="chatml",
+        used_if=_reads_examples,
+    )
+    learn: Learn | None = setting(
+        None,
+        help="Learn every answer, everything, or the last answer alone.",
+        group="examples",
+        left_open="assistant",
+        sample="assistant",
+        used_if=_reads_examples,
+    )
+    too_long: TooLong | None = setting(
+        None,
+        help="What to do with a longer example.",
+        group="examples",
+        left_open="split",
+        sample="split",
+        used_if=_reads_examples,
+    )
+    context: int | None = setting(
+        None,
+        help="Most tokens of an example.",
+        group="examples",
+        kind="count",
+        left_open="1024",
+        sample=1024,
+        used_if=_reads_examples,
+    )
+    template_text: str | None = None
+    """The template itself, filled in when it is loaded: a file that changes is a setting that does."""
+    template_tokens: str | None = None
+    """The special tokens that the template was given by name, as JSON; filled in with it."""
+
+    @property
+    def placement(self) -> Placement:
+        """Where the end-of-text token stands."""
+        return self.eot or ("none" if self.examples else "end")
+
+    @property
+    def held_out_share(self) -> float:
+        """The share held out for validation."""
+        return DEFAULT_VAL if self.val is None else self.val
+
+    @property
+    def split_rule(self) -> SplitRule:
+        """Which share is held out."""
+        return self.split or "hash"
+
+    @property
+    def text_column(self) -> str:
+        """The column that holds the text."""
+        return "text" if self.column is None else self.column
+
+    def as_record(self) -> dict[str, str | int | float]:
+        """Plain values under their names, for the manifest and for comparing two runs.
+
+        What only examples have is left out where there are none.
+        """
+        named = asdict(self) | {
+            "eot": self.placement,
+            "val": self.held_out_share,
+            "split": self.split_rule,
+        }
+        if self.examples is None:
+            named["column"] = self.text_column
+        return {name: value for name, value in named.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainSettings:
+    """The resolved settings of `train-tokenizer`, as they are stored with its output.
+
+    Each is the flag of `lowtide train-tokenizer` that has its name, with the same default.
+    """
+
+    vocab_size: tuple[int, ...] = setting(
+        (32_000,),
+        help="Tokens to learn, special ones and the 256 bytes included. A few sizes cost little more than the "
+        "largest.",
+        group="vocabulary",
+        kind="sizes",
+        takes="N[,N...]",
+        shown="32000",
+    )
+    special_token: tuple[str, ...] = setting(
+        (END_OF_TEXT,),
+        help="A token of its own that no merge crosses; repeatable.",
+        group="vocabulary",
+        takes="TEXT",
+        left_open=END_OF_TEXT,
+        sample=[END_OF_TEXT],
+        gives_way_to=("no_special_token",),
+    )
+    pattern: PatternName = setting(
+        "gpt2", help="How text is cut into words, which no merge crosses.", group="vocabulary"
+    )
+    min_frequency: int = setting(
+        1,
+        help="A pair is merged only if it occurs at least this often.",
+        group="vocabulary",
+        kind="count",
+        takes="N",
+    )
+    ties: Ties = setting(
+        "huggingface",
+        help="Which of two equally frequent pairs is merged first: smallest ids, or greatest bytes.",
+        group="vocabulary",
+    )
+    column: str = setting("text", help="Column with the text.", group="input", takes="NAME")
+    separator: str = setting(
+        "file",
+        help=_SEPARATOR_HELP,
+        group="input",
+        takes="TEXT",
+    )
+    input_format: InputFormat | None = setting(
+        None,
+        help=_INPUT_FORMAT_HELP,
+        group="input",
+        left_open="as the name says",
+        sample="text",
+    )
+    bad_text: BadText = setting(
+        "fail",
+        help=_BAD_TEXT_HELP,
+        group="input",
+        milder=True,
+    )
+    val: float = setting(
+        0.0,
+        help="Share of documents not to learn from, by the same hash as tokenize.",
+        group="input",
+        kind="share",
+    )
+
+    def as_record(self) -> dict[str, object]:
+        """Plain values under their names, for the manifest and for comparing two runs."""
+        named = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in asdict(self).items()
+        }
+        return {name: value for name, value in named.items() if value is not None}
+
+    @property
+    def most_merges(self) -> int:
+        """Merges that the largest vocabulary has room for."""
+        return max(self.vocab_size) - 256 - len(self.special_token)
+
+
+SettingsT = TypeVar("SettingsT", TokenizeSettings, TrainSettings)
+
+
+def loosen(before: SettingsT, now: SettingsT, *, but: tuple[str, ...] = ()) -> SettingsT:
+    """`before` with the policies that were "fail" and are milder `now`, but for those named.
+
+    Such a run has met nothing bad so far: resuming comes to the same bytes as having begun so.
+    """
+    milder = {
+        one.name: getattr(now, one.name)
+        for one in declared_settings(type(before))
+        if one.setting.milder and one.name not in but and getattr(before, one.name) == "fail"
+    }
+    return replace(before, **milder)
