@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from lowtide.api import tokenize, train_tokenizer
     from lowtide.dataset.find_tokens import open_dataset
     from lowtide.dataset.mixture import Mixture
     from lowtide.dataset.token_dataset import TokenDataset
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
     from lowtide.pipeline.export_model import export_model
     from lowtide.pipeline.plan import make_plan
     from lowtide.pipeline.sample import sample
-    from lowtide.pipeline.tokenize import TokenizeResult, tokenize
+    from lowtide.pipeline.tokenize import TokenizeResult
     from lowtide.pipeline.train import train
-    from lowtide.pipeline.train_tokenizer import TrainResult, train_tokenizer
+    from lowtide.pipeline.train_tokenizer import TrainResult
     from lowtide.plan.make_plan import Plan
     from lowtide.settings import TokenizeSettings, TrainSettings
     from lowtide.tokenizer.tokenizer import Tokenizer
@@ -71,9 +72,9 @@ _HOMES = {
     "make_plan": "lowtide.pipeline.plan",
     "open_dataset": "lowtide.dataset.find_tokens",
     "sample": "lowtide.pipeline.sample",
-    "tokenize": "lowtide.pipeline.tokenize",
+    "tokenize": "lowtide.api",
     "train": "lowtide.pipeline.train",
-    "train_tokenizer": "lowtide.pipeline.train_tokenizer",
+    "train_tokenizer": "lowtide.api",
     "verify": "lowtide.pipeline.examine",
 }
 

@@ -61,13 +61,7 @@ def tokenize(
     listen: Listener = ignore,
     should_stop: ShouldStop = never_stop,
 ) -> TokenizeResult:
-    """Turn text files into token shards in the folder `out`, or resume where an earlier call was cut off.
-
-    `memory` ("1GiB", "50%") and `workers` change how much is used and how long it takes, never a byte of
-    the output. Raises StoppedError after a clean stop; the same call resumes the run.
-
-        lowtide.tokenize("corpus/*.parquet", "tokens", memory="1GiB")
-    """
+    """Make the folder `out`, or resume it; see `lowtide.tokenize`."""
     started = time.monotonic()
     folder = as_path(out)
     plan = prepare(

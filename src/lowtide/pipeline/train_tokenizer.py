@@ -81,13 +81,7 @@ def train_tokenizer(
     should_stop: ShouldStop = never_stop,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> TrainResult:
-    """Learn a BPE tokenizer from text files into the folder `out`, or resume where an earlier call was cut off.
-
-    `memory` ("1GiB", "50%"), `workers` and `checkpoint_seconds` change how much is used and how long it
-    takes, never a byte of the output. Raises StoppedError after a clean stop; the same call resumes the run.
-
-        lowtide.train_tokenizer("corpus/*.parquet", "tokenizer", lowtide.TrainSettings(vocab_size=(8000,)))
-    """
+    """Make the folder `out`, or resume it; see `lowtide.train_tokenizer`."""
     started = time.monotonic()
     folder = as_path(out)
     plan = prepare_training(

@@ -1,0 +1,126 @@
+"""`lowtide.tokenize` and `lowtide.train_tokenizer`: the stages with settings as keywords and a progress bar."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lowtide.events import Listener, ignore
+from lowtide.memory.budget import Budget
+from lowtide.pipeline.settings import make_settings
+from lowtide.pipeline.tokenize import TokenizeResult
+from lowtide.pipeline.tokenize import tokenize as run_tokenize
+from lowtide.pipeline.train_settings import make_train_settings
+from lowtide.pipeline.train_tokenizer import TrainResult
+from lowtide.pipeline.train_tokenizer import train_tokenizer as run_train_tokenizer
+from lowtide.pipeline.watch_run import ShouldStop, never_stop
+from lowtide.settings import TokenizeSettings, TrainSettings
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+
+def tokenize(
+    inputs: str | Path | Sequence[str | Path],
+    out: str | Path,
+    settings: TokenizeSettings | None = None,
+    *,
+    memory: Budget | str | None = None,
+    workers: int | None = None,
+    restart: bool = False,
+    progress: bool | None = None,
+    listen: Listener | None = None,
+    should_stop: ShouldStop = never_stop,
+    **chosen: object,
+) -> TokenizeResult:
+    """Turn text files into token shards in the folder `out`, or resume where an earlier call was cut off.
+
+    Every setting of `TokenizeSettings` may be given by name. `memory` ("1GiB", "50%") and `workers` change how
+    much is used and how long it takes, never a byte of the output. A progress bar is shown in a terminal and in
+    a notebook, with `progress=False` never. Raises StoppedError after a clean stop; the same call resumes.
+
+        lowtide.tokenize("corpus/*.parquet", "tokens", column="code", memory="1GiB")
+    """
+    if chosen:
+        settings = make_settings(_named(settings) | chosen)
+    with _told(listen, progress) as told:
+        return run_tokenize(
+            inputs,
+            out,
+            settings,
+            memory=memory,
+            workers=workers,
+            restart=restart,
+            listen=told,
+            should_stop=should_stop,
+        )
+
+
+def train_tokenizer(
+    inputs: str | Path | Sequence[str | Path],
+    out: str | Path,
+    settings: TrainSettings | None = None,
+    *,
+    memory: Budget | str | None = None,
+    workers: int | None = None,
+    restart: bool = False,
+    progress: bool | None = None,
+    listen: Listener | None = None,
+    should_stop: ShouldStop = never_stop,
+    **chosen: object,
+) -> TrainResult:
+    """Learn a BPE tokenizer from text files into the folder `out`, or resume where an earlier call was cut off.
+
+    Every setting of `TrainSettings` may be given by name. `memory` ("1GiB", "50%") and `workers` change how
+    much is used and how long it takes, never a byte of the output. A progress bar is shown in a terminal and in
+    a notebook, with `progress=False` never. Raises StoppedError after a clean stop; the same call resumes.
+
+        lowtide.train_tokenizer("corpus/*.parquet", "tokenizer", vocab_size=8000)
+    """
+    if chosen:
+        for name in ("vocab_size", "special_token"):
+            if isinstance(chosen.get(name), int | str):
+                chosen[name] = (chosen[name],)
+        settings = make_train_settings(_named(settings) | chosen)
+    with _told(listen, progress) as told:
+        return run_train_tokenizer(
+            inputs,
+            out,
+            settings,
+            memory=memory,
+            workers=workers,
+            restart=restart,
+            listen=told,
+            should_stop=should_stop,
+        )
+
+
+def _named(settings: DataclassInstance | None) -> dict[str, object]:
+    """The values that differ from their defaults: keywords come beside them."""
+    if settings is None:
+        return {}
+    values = {one.name: getattr(settings, one.name) for one in fields(settings)}
+    return {
+        one.name: values[one.name] for one in fields(settings) if values[one.name] != one.default
+    }
+
+
+@contextmanager
+def _told(listen: Listener | None, progress: bool | None) -> Iterator[Listener]:
+    """Where events go: to the caller's listener, to a bar where somebody looks on, or nowhere."""
+    if listen is not None:
+        yield listen
+        return
+    if progress is None:
+        progress = sys.stderr is not None and (sys.stderr.isatty() or "ipykernel" in sys.modules)
+    if not progress:
+        yield ignore
+        return
+    from lowtide.report.progress import show_progress
+
+    with show_progress(quiet=False) as shown:
+        yield shown
