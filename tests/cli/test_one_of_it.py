@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from lowtide.events import Event, Note
-from lowtide.pipeline.inbox.start import opening_lines
+from lowtide.pipeline.inbox.train_on_inbox import opening_lines
 from lowtide.pipeline.start_run import _start_line
 from lowtide.pipeline.train import _open_data
 from lowtide.training.settings import RunSettings

@@ -18,8 +18,8 @@ from lowtide.guard.doctor.check_gpu import ask_torch
 from lowtide.pipeline.comparing.run_boxed import BoxedJob, ProgressFile, run_boxed
 from lowtide.pipeline.comparing.ways import WAYS, Task
 from lowtide.pipeline.demo.stages import DemoSettings, list_stages
-from lowtide.pipeline.inbox.child_words import Asked
 from lowtide.pipeline.inbox.tokenize_apart import tokenize_apart
+from lowtide.pipeline.inbox.tokenize_child import Request
 from lowtide.pipeline.smoke import talk_to_child
 from lowtide.settings import TokenizeSettings
 from lowtide.tokenizer.reference_apart import ReferenceApart
@@ -67,7 +67,7 @@ def _smoke(_folder: Path) -> None:
 
 
 def _inbox(folder: Path) -> None:
-    asked = Asked(
+    asked = Request(
         path=str(folder / "missing.jsonl"),
         out=str(folder / "out"),
         settings=TokenizeSettings(),

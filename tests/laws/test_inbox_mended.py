@@ -24,7 +24,7 @@ from lowtide.errors import (
     VerificationError,
 )
 from lowtide.events import Event, Note, Stepped
-from lowtide.pipeline.inbox import shelf, story, tokenize_child
+from lowtide.pipeline.inbox import file_shards, tokenize_child, train_on_inbox
 from lowtide.training.run_folder import RunRecord, write_run_record
 from tests.commands import call
 from tests.pipeline.inboxes import Scene, entries, make_scene, stages, work_left
@@ -184,7 +184,7 @@ def test_a_disk_that_says_no_is_not_the_files_fault(
 ) -> None:
     scene.put("a.jsonl")
     with monkeypatch.context() as patch:
-        for module in (story, shelf):
+        for module in (train_on_inbox, file_shards):
             patch.setattr(module, "WORK_NAME", "missing/inbox")
         with pytest.raises(StorageError):
             scene.train()

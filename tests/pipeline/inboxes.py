@@ -14,7 +14,7 @@ from lowtide.model.shape import ModelShape
 from lowtide.pipeline.inbox.ledger import Entry, read_entries
 from lowtide.pipeline.inbox.prepare import PreparedInbox, prepare_inbox
 from lowtide.pipeline.inbox.settings import read_inbox_settings
-from lowtide.pipeline.inbox.story import train_on_inbox
+from lowtide.pipeline.inbox.train_on_inbox import train_on_inbox
 from lowtide.training.run_results import InboxRun
 from lowtide.training.settings import RunSettings
 from tests.learnt import learnt

@@ -15,9 +15,8 @@ import pytest
 from lowtide.errors import StorageError
 from lowtide.guard.open_files import find_written
 from lowtide.pipeline.inbox import look
-from lowtide.pipeline.inbox.intake import Intake
 from lowtide.pipeline.inbox.ledger import Ledger
-from lowtide.pipeline.inbox.look import Found, Looked, Lookout
+from lowtide.pipeline.inbox.look import FolderScan, FoundFile, Intake, ScanResult
 from tests.pipeline.inboxes import make_scene
 
 
@@ -29,7 +28,7 @@ class Clock:
         return self.now
 
 
-def never(_found: Found) -> bool:
+def never(_found: FoundFile) -> bool:
     return False
 
 
@@ -38,23 +37,23 @@ def watch(
     *,
     marker: str | None = None,
     takes_text: bool = False,
-    is_known: Callable[[Found], bool] = never,
-) -> tuple[Lookout, Clock]:
+    is_known: Callable[[FoundFile], bool] = never,
+) -> tuple[FolderScan, Clock]:
     clock = Clock()
-    made = Lookout(folder, marker=marker, takes_text=takes_text, is_known=is_known, clock=clock)
+    made = FolderScan(folder, marker=marker, takes_text=takes_text, is_known=is_known, clock=clock)
     return made, clock
 
 
-def names(looked: Looked) -> list[str]:
+def names(looked: ScanResult) -> list[str]:
     return [found.name for found in looked.complete]
 
 
 def test_a_file_counts_when_it_was_the_same_two_seconds_later(tmp_path: Path) -> None:
     lookout, clock = watch(tmp_path)
     (tmp_path / "b.jsonl").write_text("{}\n")
-    assert lookout.look() == Looked(settling=1)
+    assert lookout.look() == ScanResult(settling=1)
     clock.now = 1.9
-    assert lookout.look() == Looked(settling=1)
+    assert lookout.look() == ScanResult(settling=1)
     (tmp_path / "a.jsonl").write_text("{}\n")
     clock.now = 2.0
     assert names(lookout.look()) == ["b.jsonl"]
@@ -71,7 +70,7 @@ def test_a_file_that_grows_is_not_taken_and_not_waited_for(tmp_path: Path) -> No
         with path.open("a") as file:
             file.write("{}\n")
         clock.now = now
-        assert lookout.look() == Looked(unfinished=1)
+        assert lookout.look() == ScanResult(unfinished=1)
     clock.now = 8.0
     assert names(lookout.look()) == ["a.jsonl"]
 
@@ -111,7 +110,7 @@ def test_a_file_that_a_process_still_writes_to_is_left(tmp_path: Path) -> None:
         writer.stdout.readline()
         lookout.look()
         clock.now = 60.0
-        assert lookout.look() == Looked(unfinished=1)
+        assert lookout.look() == ScanResult(unfinished=1)
         with path.open("rb"):  # who reads does not disturb
             seen = path.stat()
             assert find_written({(seen.st_dev, seen.st_ino)}) == {(seen.st_dev, seen.st_ino)}
@@ -143,7 +142,7 @@ def test_hidden_and_half_written_names_and_what_is_no_file_are_left_alone(tmp_pa
         served.bind(str(tmp_path / "socket.jsonl"))
         lookout.look()
         clock.now = 2.0
-        assert lookout.look() == Looked()
+        assert lookout.look() == ScanResult()
 
 
 def test_a_link_to_a_file_is_the_file(tmp_path: Path) -> None:
@@ -171,7 +170,7 @@ def test_every_format_counts_and_text_where_documents_are_read(tmp_path: Path) -
 def test_what_was_taken_is_not_seen_again(tmp_path: Path) -> None:
     (tmp_path / "a.jsonl").write_text("x")
     lookout, _ = watch(tmp_path, is_known=lambda found: found.name == "a.jsonl")
-    assert lookout.look() == Looked()
+    assert lookout.look() == ScanResult()
 
 
 def test_a_folder_that_is_away_is_waited_for_and_told_once(tmp_path: Path) -> None:

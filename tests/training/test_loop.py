@@ -18,7 +18,7 @@ from lowtide.pipeline.train import train
 from lowtide.storage.sealed_json import read_sealed
 from lowtide.training import learner, watch_loss
 from lowtide.training import loop as room
-from lowtide.training.checkpoint import find_checkpoints, step_of, way_back
+from lowtide.training.checkpoint import find_checkpoints, resume_hint, step_of
 from lowtide.training.step import StepUnderWay, start_step
 from tests.training.small_runs import (
     Heard,
@@ -303,10 +303,10 @@ def test_a_checkpoint_that_waited_for_a_spike_to_end_is_taken_then(
 def test_later_checkpoints_than_the_last_good_one_are_named(tmp_path: Path) -> None:
     for step in (10, 20, 30):
         (tmp_path / "checkpoints" / f"step-{step:08d}").mkdir(parents=True)
-    told = way_back(tmp_path, before=15)
+    told = resume_hint(tmp_path, before=15)
     assert "last good checkpoint is step-00000010: remove step-00000020, step-00000030 in" in told
-    assert "no checkpoint is older than step 5" in way_back(tmp_path, before=5)
-    assert "step-00000030: the same command" in way_back(tmp_path, before=99)
+    assert "no checkpoint is older than step 5" in resume_hint(tmp_path, before=5)
+    assert "step-00000030: the same command" in resume_hint(tmp_path, before=99)
 
 
 def test_too_many_end_the_run_and_its_advice_works(

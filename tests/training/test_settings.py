@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.errors import UsageError
-from lowtide.training.settings import LIKE_BEFORE, differences, settings_of, steps_for
+from lowtide.training.settings import FIXED_ON_RESUME, differences, settings_of, steps_for
 from tests.training.small_runs import SHAPE, make_settings
 
 SETTINGS = make_settings(Path("somewhere"))
@@ -77,7 +77,7 @@ def test_states_in_eight_bits_are_another_run() -> None:
 
 
 def test_every_name_that_must_stay_is_a_setting() -> None:
-    assert set(LIKE_BEFORE) <= SETTINGS.as_record().keys()
+    assert set(FIXED_ON_RESUME) <= SETTINGS.as_record().keys()
 
 
 def test_a_record_from_before_fine_tuning_reads_as_it_was_meant() -> None:

@@ -267,7 +267,7 @@ def _train_on_inbox(
     from lowtide.pipeline.inbox.choose import choose_inbox_run
 
     chosen = choose_inbox_run(inbox, out, asked, restart=restart, slurm=os.environ, speeds=speeds)
-    from lowtide.pipeline.inbox.start import start_inbox
+    from lowtide.pipeline.inbox.train_on_inbox import start_inbox
     from lowtide.report.progress import show_progress
     from lowtide.report.training_results import show_inbox_run
 

@@ -27,8 +27,8 @@ from lowtide.training.build import device_of
 from lowtide.training.checkpoint import RunState, load_newest
 from lowtide.training.data_parallel import Ranks, joined, share_from_leader, wait_for_all
 from lowtide.training.gpu_memory import read_gpu_use
-from lowtide.training.learner import Learner, make_learner
-from lowtide.training.loop import Surroundings
+from lowtide.training.learner import ModelInTraining, make_model_in_training
+from lowtide.training.loop import RunContext
 from lowtide.training.run_folder import TOKENIZER
 from lowtide.training.sample_text import Sampler
 from lowtide.training.settings import RunSettings
@@ -41,7 +41,7 @@ class OpenRun:
 
     folder: Path
     settings: RunSettings
-    learner: Learner
+    learner: ModelInTraining
     state: RunState
     """Where the newest checkpoint stands."""
     ranks: Ranks
@@ -73,7 +73,7 @@ def open_run(
             should_stop = stack.enter_context(listen_for_stops())
         stack.enter_context(joined(ranks, settings.device))
         load = partial(load_start, start.folder) if start and ranks.leads else None
-        learner = make_learner(settings, device, start=load)
+        learner = make_model_in_training(settings, device, start=load)
         if ranks.leads:
             digest = start.digest() if start else None
             listen = stack.enter_context(
@@ -99,7 +99,7 @@ def open_run(
 @contextmanager
 def follow(
     run: OpenRun, *, boards: Sequence[Board] = (), peak_flops: float | None = None
-) -> Iterator[Surroundings]:
+) -> Iterator[RunContext]:
     """What the loop is told of the world; all that it says is written down on the way."""
     listen = run.listen
     with ExitStack() as stack:
@@ -125,7 +125,7 @@ def follow(
             micro_batch=run.settings.micro_batch,
             read_gpu=read_gpu,
         )
-        yield Surroundings(
+        yield RunContext(
             run=run.folder,
             ranks=run.ranks,
             listen=listen,

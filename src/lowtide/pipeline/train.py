@@ -78,8 +78,8 @@ def train(
                 already_done=True,
             )
         begun_at = state.step
-        with follow(run, boards=boards, peak_flops=peak_flops) as around:
-            loop = Loop(settings, learner.model, learner.optimizer, datasets, state, around)
+        with follow(run, boards=boards, peak_flops=peak_flops) as context:
+            loop = Loop(settings, learner.model, learner.optimizer, datasets, state, context)
             state = loop.run()
     return TrainedRun(
         folder=folder,

@@ -257,7 +257,7 @@ def load_newest(run: Path, model: GPT, optimizer: torch.optim.Optimizer) -> RunS
     return load_checkpoint(found[-1], model, optimizer) if found else RunState(step=0, loader={})
 
 
-def way_back(run: Path, *, before: int) -> str:
+def resume_hint(run: Path, *, before: int) -> str:
     """How to go on from the newest checkpoint that is older than a trouble; for a remedy."""
     found = find_checkpoints(run)
     good = [one for one in found if step_of(one) < before]

@@ -14,7 +14,7 @@ from lowtide.training.settings import RunSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Learner:
+class ModelInTraining:
     """What steps change in place."""
 
     model: GPT
@@ -22,9 +22,9 @@ class Learner:
     device: torch.device
 
 
-def make_learner(
+def make_model_in_training(
     settings: RunSettings, device: torch.device, *, start: Callable[[GPT], None] | None = None
-) -> Learner:
+) -> ModelInTraining:
     """As they are at the start of a run; `start` writes the weights, else they are drawn."""
     model = build_model(settings, device, start=start)
-    return Learner(model=model, optimizer=make_optimizer(model, settings), device=device)
+    return ModelInTraining(model=model, optimizer=make_optimizer(model, settings), device=device)

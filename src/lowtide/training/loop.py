@@ -28,7 +28,7 @@ from lowtide.training.checkpoint import (
     bad_state,
     checkpoint_of,
     prune,
-    way_back,
+    resume_hint,
     write_checkpoint,
     write_state,
 )
@@ -62,7 +62,7 @@ WhyStop: TypeAlias = Stop | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Surroundings:
+class RunContext:
     """What the loop is told of the world."""
 
     run: Path
@@ -86,7 +86,7 @@ class Loop:
         optimizer: torch.optim.Optimizer,
         datasets: tuple[TokenDataset, TokenDataset | None],
         state: RunState,
-        around: Surroundings,
+        context: RunContext,
         *,
         windows_before: int = 0,
     ) -> None:
@@ -96,8 +96,8 @@ class Loop:
         self.optimizer = optimizer
         self.train, self.val = datasets
         self.state = state
-        self._around = around
-        self._alone = around.ranks.world_size == 1
+        self._context = context
+        self._alone = context.ranks.world_size == 1
         self._watch = LossWatch.from_record(
             state.loss_watch,
             warmup_steps=settings.warmup_steps,
@@ -108,10 +108,10 @@ class Loop:
             settings,
             self._device,
             epoch_windows=self.train.window_count,
-            world_size=around.ranks.world_size,
+            world_size=context.ranks.world_size,
             position=state.position,
             windows_before=windows_before,
-            peak_flops=around.peak_flops,
+            peak_flops=context.peak_flops,
         )
         self._under_way: deque[tuple[StepUnderWay, int]] = deque()
         """Each with the position of the data after it."""
@@ -127,8 +127,8 @@ class Loop:
         """To the last step; StoppedError after a clean stop before it."""
         loader = self.train.loader(
             self.settings.windows_per_step,
-            rank=self._around.ranks.rank,
-            world_size=self._around.ranks.world_size,
+            rank=self._context.ranks.rank,
+            world_size=self._context.ranks.world_size,
             epochs=self.settings.epochs,
             device=None if self._device.type == "cuda" else "cpu",  # None: pinned, for us to move
             documents=self.settings.attention == "document",
@@ -150,7 +150,7 @@ class Loop:
     def _go_to_position(self, loader: Loader) -> None:
         """Where the checkpoint stood in the data; VerificationError where that cannot be."""
         state, settings = self.state, self.settings
-        checkpoint = checkpoint_of(self._around.run, state.step)
+        checkpoint = checkpoint_of(self._context.run, state.step)
         try:
             loader.load_state_dict(dict(state.loader))
         except UsageError as cause:
@@ -175,7 +175,7 @@ class Loop:
     @property
     def _fewest_rows(self) -> int:
         """One, for gradients to add up; compiled, all, for another number would be compiled anew."""
-        whole = self.settings.windows_per_step // self._around.ranks.world_size
+        whole = self.settings.windows_per_step // self._context.ranks.world_size
         return whole if self.settings.compiled else 1
 
     def _step_that_fits(self, batch: Batch) -> StepUnderWay | None:
@@ -218,9 +218,9 @@ class Loop:
     def _is_asked(self) -> bool:
         """Whether to leave: at once where one is alone, else when all ranks have heard of it."""
         if self._wish is None:
-            self._wish = self._around.why_stop()
+            self._wish = self._context.why_stop()
             if self._wish is not None:
-                self._around.listen(
+                self._context.listen(
                     Note(text=f"stopping: {self._wish.sentence}; a checkpoint comes first")
                 )
         if self._alone:
@@ -236,7 +236,7 @@ class Loop:
             skipped = self.state.skipped_steps + result.skipped
             self.state = replace(self.state, skipped_steps=skipped)
             seconds = now - self._clock  # waiting for data is part of a step
-            self._around.listen(self.pace.describe(step, result, seconds, position=position))
+            self._context.listen(self.pace.describe(step, result, seconds, position=position))
             self._clock = now
             self._judge(step, result)
             if result.leaving and not self._alone:
@@ -245,9 +245,9 @@ class Loop:
     def _judge(self, step: int, result: StepResult) -> None:
         for verdict in self._watch.see(step, result.loss, result.gradient_norm):
             if verdict.action == "end":
-                remedy = way_back(self._around.run, before=verdict.since)
+                remedy = resume_hint(self._context.run, before=verdict.since)
                 raise LowtideError(verdict.sentence, remedy=remedy)
-            self._around.listen(Note(text=verdict.sentence, level="warning"))
+            self._context.listen(Note(text=verdict.sentence, level="warning"))
 
     def _halve(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -260,7 +260,7 @@ class Loop:
             f"the GPU is out of memory with {micro} windows at a time: going on with {micro // 2}, "
             f"twice as often; a step still has {self.settings.batch_tokens} tokens"
         )
-        self._around.listen(Note(text=text, level="warning"))
+        self._context.listen(Note(text=text, level="warning"))
 
     def _give_up(self) -> NoReturn:
         """What was learnt is saved; where there is nothing yet, the plan was wrong."""
@@ -307,9 +307,9 @@ class Loop:
         if self.val is not None and self._evaluate(self.val) is None:
             self._leave()
         self.state = replace(self.state, owes_evaluation=False)
-        if self._around.ranks.leads:
-            write_state(self._around.run, self.state)
-            prune(self._around.run, self.state.best_step)
+        if self._context.ranks.leads:
+            write_state(self._context.run, self.state)
+            prune(self._context.run, self.state.best_step)
         wait_for_all()
 
     def _evaluate(self, val: TokenDataset) -> bool | None:
@@ -317,7 +317,7 @@ class Loop:
         loss = self._evaluation_that_fits(val)
         if loss is None:
             return None
-        self._around.listen(Evaluated(step=self.state.step, loss=loss))
+        self._context.listen(Evaluated(step=self.state.step, loss=loss))
         best = self.state.best_loss is None or loss < self.state.best_loss
         if best and math.isfinite(loss):
             self.state = replace(self.state, best_loss=loss, best_step=self.state.step)
@@ -327,22 +327,24 @@ class Loop:
     def _evaluation_that_fits(self, val: TokenDataset) -> float | None:
         while True:
             try:
-                return evaluate(self.model, val, self.settings, self._around.ranks, drop=self._drop)
+                return evaluate(
+                    self.model, val, self.settings, self._context.ranks, drop=self._drop
+                )
             except torch.OutOfMemoryError:
                 pass  # as for a step
             self._halve()
 
     def _sample(self) -> None:
-        if not self._around.ranks.leads:
+        if not self._context.ranks.leads:
             return
         try:
-            text = self._around.write_sample(self.model, self._drop)
+            text = self._context.write_sample(self.model, self._drop)
         except (LowtideError, torch.OutOfMemoryError) as reason:
             first = str(reason).splitlines()[0]
-            self._around.listen(Note(text=f"no sample could be written: {first}", level="warning"))
+            self._context.listen(Note(text=f"no sample could be written: {first}", level="warning"))
             return
         if text is not None:
-            self._around.listen(Sampled(step=self.state.step, text=text))
+            self._context.listen(Sampled(step=self.state.step, text=text))
 
     def _save_once(self) -> None:
         """A checkpoint of where the run stands; ranks wait until it does."""
@@ -351,11 +353,11 @@ class Loop:
         started = time.perf_counter()
         self._refuse_poison()
         state = self.state = replace(self.state, loss_watch=_plain(self._watch.as_record()))
-        if self._around.ranks.leads:
-            path = write_checkpoint(self._around.run, self.model, self.optimizer, state)
-            prune(self._around.run, state.best_step)
+        if self._context.ranks.leads:
+            path = write_checkpoint(self._context.run, self.model, self.optimizer, state)
+            prune(self._context.run, state.best_step)
             seconds = time.perf_counter() - started
-            self._around.listen(Saved(step=state.step, path=str(path), seconds=seconds))
+            self._context.listen(Saved(step=state.step, path=str(path), seconds=seconds))
         wait_for_all()
         self._last_saved = state.step
         self._owes_checkpoint = False
@@ -365,7 +367,7 @@ class Loop:
         if not all(bool(one.isfinite().all()) for one in self.model.parameters()):
             raise LowtideError(
                 f"the weights are not finite at step {self.state.step}",
-                remedy=way_back(self._around.run, before=self.state.step),
+                remedy=resume_hint(self._context.run, before=self.state.step),
             )
 
     def _leave(self) -> NoReturn:

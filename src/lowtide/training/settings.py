@@ -112,7 +112,7 @@ class RunSettings:
         return asdict(self)
 
 
-LIKE_BEFORE = (
+FIXED_ON_RESUME = (
     "model",
     "shape",
     "split",
@@ -168,7 +168,7 @@ def differences(before: RunSettings, now: RunSettings) -> list[str]:
     """What differs of what may not."""
     found = [
         f"{name} was {getattr(before, name)} and is {getattr(now, name)}"
-        for name in LIKE_BEFORE
+        for name in FIXED_ON_RESUME
         if getattr(before, name) != getattr(now, name)
     ]
     if before.recipe != now.recipe and "leanest" in (before.recipe, now.recipe):

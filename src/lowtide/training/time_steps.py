@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 
 from lowtide.memory.allocator import give_back, keep_large_pieces
-from lowtide.training.learner import Learner, make_learner
+from lowtide.training.learner import ModelInTraining, make_model_in_training
 from lowtide.training.settings import RunSettings
 from lowtide.training.step import take_step
 
@@ -32,7 +32,7 @@ def time_steps(settings: RunSettings) -> float:
         epochs=None,
         init=None,
     )
-    learner = make_learner(short, torch.device("cpu"))
+    learner = make_model_in_training(short, torch.device("cpu"))
     seconds = _time_step(learner, short, 0)  # also makes the optimizer's state
     if seconds < _SECONDS:
         windows = min(settings.windows_per_step, _MOST_PARTS * micro_batch)
@@ -45,7 +45,7 @@ def time_steps(settings: RunSettings) -> float:
     return short.batch_tokens / seconds
 
 
-def _usual_seconds(learner: Learner, settings: RunSettings) -> float:
+def _usual_seconds(learner: ModelInTraining, settings: RunSettings) -> float:
     """The median of some steps; the first one is not counted."""
     seconds: list[float] = []
     while sum(seconds[1:]) < _SECONDS or len(seconds) <= _FEWEST_STEPS:
@@ -53,7 +53,7 @@ def _usual_seconds(learner: Learner, settings: RunSettings) -> float:
     return sorted(seconds[1:])[len(seconds[1:]) // 2]
 
 
-def _time_step(learner: Learner, settings: RunSettings, step: int) -> float:
+def _time_step(learner: ModelInTraining, settings: RunSettings, step: int) -> float:
     context = settings.shape.context
     rows = settings.batch_tokens // context
     tokens = torch.randint(settings.shape.vocabulary_size, (rows, context + 1))

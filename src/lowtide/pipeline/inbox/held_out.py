@@ -1,4 +1,4 @@
-"""One yardstick for the whole run: the held-out examples of the first file that has any, kept as a dataset.
+"""One validation set for the whole run: the held-out examples of the first file that has any.
 
 Which examples are held out is decided by a hash of their text, so one that comes again in a later file is on
 the same side. What later files hold out is never trained on either.
@@ -67,21 +67,21 @@ def keep_held_out(run: Path, shards: Path, work: Path, settings: RunSettings) ->
     return _digest(run)
 
 
-def open_held_out(run: Path, settings: RunSettings, yardstick: str | None) -> TokenDataset | None:
+def open_held_out(run: Path, settings: RunSettings, digest: str | None) -> TokenDataset | None:
     """The windows that every evaluation of the run looks at; None while nothing is held out."""
-    if yardstick is None:
+    if digest is None:
         return None
-    check_held_out(run, yardstick)
+    check_held_out(run, digest)
     return _open(run / HELD_OUT_NAME, settings)
 
 
-def check_held_out(run: Path, yardstick: str) -> None:
+def check_held_out(run: Path, digest: str) -> None:
     """VerificationError unless it is there, whole, and the one that the run began with. Reads all of it."""
     folder = run / HELD_OUT_NAME
     if not (folder / MANIFEST_NAME).exists():
         problem = f"{folder} is missing"
-    elif _digest(run) != yardstick:
-        problem = f"{folder} is another than the one that the run is measured by"
+    elif _digest(run) != digest:
+        problem = f"{folder} is another than the one that the run is measured on"
     else:
         found = verify_dataset(folder)
         if found.sound:
@@ -111,11 +111,9 @@ def _open(folder: Path, settings: RunSettings) -> TokenDataset | None:
         return None
 
 
-def tell_held_out(
-    run: Path, settings: RunSettings, yardstick: str | None, listen: Listener
-) -> None:
-    """How much the yardstick is worth."""
-    found = open_held_out(run, settings, yardstick)
+def tell_held_out(run: Path, settings: RunSettings, digest: str | None, listen: Listener) -> None:
+    """Say how much the validation set is worth."""
+    found = open_held_out(run, settings, digest)
     windows = 0 if found is None else found.window_count
     held = "1 window is" if windows == 1 else f"{windows} windows are"
     text = f"{held} held out in {run / HELD_OUT_NAME}: no evaluation is on any other"
@@ -128,7 +126,7 @@ def tell_held_out(
 
 
 def tell_nothing_held_out(val: float, listen: Listener) -> None:
-    """Without a yardstick there are no evaluations, and no best checkpoint."""
+    """Say that there are no evaluations, and so no best checkpoint."""
     if val:
         text = (
             f"nothing is held out so far, so nothing is evaluated: the files are small; {_ADVICE}"

@@ -25,8 +25,10 @@ import xxhash
 from lowtide.errors import DataError, VerificationError
 from lowtide.journal import append_whole, cut_torn_line, read_journal
 from lowtide.pipeline.run_source import LEDGER_NAME
+from lowtide.shards.manifest import DatasetManifest
 from lowtide.storage.decode_json import FileName, convert_json
 from lowtide.storage.publish import storage_errors, sync_file, sync_folder
+from lowtide.units import format_count
 
 FileStage: TypeAlias = Literal["taken", "ready", "done", "failed", "released"]
 
@@ -82,7 +84,7 @@ class _Told:
     """What the lines of a ledger come to."""
 
     entries: dict[int, Entry] = field(default_factory=dict)
-    yardstick: str | None = None
+    held_out_digest: str | None = None
 
 
 class Ledger:
@@ -97,7 +99,7 @@ class Ledger:
         """Taken, and neither done nor failed; in their order."""
         self.done_count = 0
         self.failed_count = 0
-        self.yardstick: str | None = None
+        self.held_out_digest: str | None = None
         """The digest of what is held out, once something is."""
         self._last_number = 0
         if self._path.is_symlink():  # writing would truncate the file that the link leads to
@@ -109,7 +111,7 @@ class Ledger:
         try:
             sync_folder(run)
             told = _read_lines(run)
-            self.yardstick = told.yardstick
+            self.held_out_digest = told.held_out_digest
             for entry in told.entries.values():
                 self._count(entry)
         except BaseException:
@@ -182,10 +184,10 @@ class Ledger:
         self._seen.pop(entry.name, None)
         self._identities.discard(_identity(entry.name, entry.fingerprint))
 
-    def measure_by(self, yardstick: str) -> None:
+    def keep_held_out(self, digest: str) -> None:
         """From now on, every evaluation is on the dataset with this digest."""
-        self._write("held-out", digest=yardstick)
-        self.yardstick = yardstick
+        self._write("held-out", digest=digest)
+        self.held_out_digest = digest
 
     def rewind(self, run: Path, step: int) -> int:
         """How many files the newest checkpoint, of this step, does not hold although they were done.
@@ -258,7 +260,7 @@ def remedy_for(run: Path, what: str = LEDGER_NAME) -> str:
 def _replay(told: _Told, record: dict[str, object]) -> None:
     entries, event = told.entries, record.pop("event")
     if event == "held-out":
-        told.yardstick = convert_json(record["digest"], str)
+        told.held_out_digest = convert_json(record["digest"], str)
         return
     if event == "rewound":
         step = convert_json(record["step"], int)
@@ -313,3 +315,34 @@ def count_stages(entries: Sequence[Entry]) -> dict[str, int]:
     """How many files have come how far."""
     stages: Iterator[str] = (entry.stage for entry in entries)
     return dict(sorted(Counter(stages).items()))
+
+
+def with_counts(entry: Entry, manifest: DatasetManifest) -> Entry:
+    """The entry with what became of the file's rows."""
+    train, examples = manifest.splits["train"], manifest.examples
+    return replace(
+        entry,
+        examples=examples.examples if examples else manifest.documents,
+        learnt_tokens=train.learnt.tokens if train.learnt else train.tokens,
+        bad_rows=manifest.bad_rows,
+        too_long=examples.too_long_count if examples else 0,
+        dropped=examples.dropped_count if examples else 0,
+    )
+
+
+def describe_entry(entry: Entry) -> str:
+    """One line about a file; what was lost of it only where something was."""
+    lost = [
+        f"{what}: {count:,}"
+        for count, what in (
+            (entry.bad_rows, "bad rows"),
+            (entry.too_long, "examples that were too long"),
+            (entry.dropped, "pieces with nothing to learn"),
+        )
+        if count
+    ]
+    found = (
+        f"{entry.name}: {entry.examples:,} examples, {format_count(entry.learnt_tokens)} tokens to learn, "
+        f"{entry.windows:,} windows, {entry.steps:,} steps"
+    )
+    return f"{found}; {', '.join(lost)}" if lost else found

@@ -30,8 +30,8 @@ from lowtide.errors import (
 )
 from lowtide.events import Listener, Note
 from lowtide.pipeline.folder import hold_lock
-from lowtide.pipeline.inbox.child_words import Asked, Report
 from lowtide.pipeline.inbox.settings import in_toml
+from lowtide.pipeline.inbox.tokenize_child import Report, Request
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.units import printable
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 _LOOK_SECONDS = 0.1
 _SECONDS_TO_STOP = 60.0
 _SECONDS_TO_LEAVE = 30.0
-"""That a process of a killed run may take to notice."""
+"""How long an orphaned child may take to notice that its parent died."""
 _LAST_OF_STDERR = 2000
 _KINDS: dict[str, type[LowtideError]] = {
     kind.__name__: kind
@@ -67,7 +67,7 @@ _Lines: TypeAlias = queue.SimpleQueue[str]
 
 
 def tokenize_apart(
-    asked: Asked,
+    request: Request,
     *,
     why_stop: Callable[[], WhyStop],
     listen: Listener,
@@ -79,22 +79,22 @@ def tokenize_apart(
     file's fault: a disk or a machine that says no, a tokenizer or a template, a child that dies. One that is
     killed is started once more. It has our own environment where none is given.
     """
-    _wait_for_the_last(Path(asked.out))
+    _wait_for_the_last(Path(request.out))
     for _ in range(2):
-        child = _Child(asked, environment)
+        child = _Child(request, environment)
         try:
             child.watch(why_stop, listen)
         finally:
             child.end()
         if child.code >= 0:
             break
-    return _judge(child, printable(Path(asked.path).name))
+    return _judge(child, printable(Path(request.path).name))
 
 
 class _Child:
     """A process at work. It goes when its standard input is closed, by us or by our end."""
 
-    def __init__(self, asked: Asked, environment: Mapping[str, str] | None) -> None:
+    def __init__(self, request: Request, environment: Mapping[str, str] | None) -> None:
         self._complaints = tempfile.TemporaryFile("w+", errors="replace")  # noqa: SIM115
         self._process = subprocess.Popen(
             python_command("-m", "lowtide.pipeline.inbox.tokenize_child"),
@@ -112,7 +112,7 @@ class _Child:
         )
         self._reader.start()
         with suppress(BrokenPipeError):  # it died at once: its code says so
-            self._process.stdin.write(msgspec.json.encode(asked) + b"\n")
+            self._process.stdin.write(msgspec.json.encode(request) + b"\n")
             self._process.stdin.flush()
         self.report: Report | None = None
         self.complaint = ""

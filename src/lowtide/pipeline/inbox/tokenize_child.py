@@ -1,4 +1,4 @@
-"""The process that tokenizes one file: `python -m lowtide.pipeline.inbox.tokenize_child`.
+"""The process that tokenizes one file: `python -m lowtide.pipeline.inbox.tokenize_child`. It loads no torch.
 
 The request is the first line of standard input, and nothing else is ever written there. When standard input
 closes, the parent is gone and this process exits at once; the next run resumes from the last checkpoint. The
@@ -11,36 +11,60 @@ import json
 import os
 import sys
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 
 import msgspec
 
 from lowtide.errors import DataError, LowtideError, SharedFaultError, UsageError
 from lowtide.events import Event, Note
-from lowtide.pipeline.inbox.child_words import Asked, Report
 from lowtide.pipeline.stop_signals import listen_for_stops
 from lowtide.pipeline.watch_run import ShouldStop
+from lowtide.settings import TokenizeSettings
 
 _ABANDONED = 1
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What the child is request to do."""
+
+    path: str
+    out: str
+    settings: TokenizeSettings
+    """The settings, with the text of the template that the run began with."""
+    fingerprint: str
+    """The tokenizer that the run began with."""
+    memory: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What became of the file: an error by its kind, or nothing."""
+
+    kind: str = ""
+    problem: str = ""
+    remedy: str = ""
+    ends_run: bool = False
+    """Whether it is not the file's fault: the next file would fare no better."""
+
+
 def main() -> None:
     """One file, from beginning to end."""
-    asked = msgspec.json.decode(sys.stdin.buffer.readline(), type=Asked)
+    request = msgspec.json.decode(sys.stdin.buffer.readline(), type=Request)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     with listen_for_stops() as should_stop:
-        report = _prepare(asked)
+        report = _prepare(request)
         if not report.kind:
-            report = _tokenize(asked, should_stop)
+            report = _tokenize(request, should_stop)
     _say("report", asdict(report))
 
 
-def _prepare(asked: Asked) -> Report:
+def _prepare(request: Request) -> Report:
     """Check that tokenizer and template are there and unchanged: an error here is not the fault of a file."""
     from lowtide.memory.allocator import give_back
 
     try:
-        _refuse_changes(asked)
+        _refuse_changes(request)
     except LowtideError as error:
         return _report(error, ends_run=True)
     finally:
@@ -48,14 +72,14 @@ def _prepare(asked: Asked) -> Report:
     return Report()
 
 
-def _refuse_changes(asked: Asked) -> None:
+def _refuse_changes(request: Request) -> None:
     from lowtide.pipeline.prepare import choose_delimiter
     from lowtide.pipeline.prepare_examples import prepare_examples
     from lowtide.tokenizer.vocabulary import load_vocabulary
 
-    settings = asked.settings
+    settings = request.settings
     vocabulary = load_vocabulary(settings.tokenizer)
-    if vocabulary.fingerprint != asked.fingerprint:
+    if vocabulary.fingerprint != request.fingerprint:
         raise _changed(f"the tokenizer {settings.tokenizer}")
     delimiter = choose_delimiter([], settings, vocabulary)
     found = prepare_examples(settings, vocabulary, [], delimiter)
@@ -77,15 +101,15 @@ def _changed(what: str) -> UsageError:
     )
 
 
-def _tokenize(asked: Asked, should_stop: ShouldStop) -> Report:
+def _tokenize(request: Request, should_stop: ShouldStop) -> Report:
     from lowtide.pipeline.tokenize import tokenize
 
     try:
         tokenize(
-            [asked.path],
-            asked.out,
-            asked.settings,
-            memory=asked.memory,
+            [request.path],
+            request.out,
+            request.settings,
+            memory=request.memory,
             listen=_tell,
             should_stop=should_stop,
         )

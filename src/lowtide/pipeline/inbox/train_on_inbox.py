@@ -1,4 +1,4 @@
-"""The story of `train --inbox`: files appear, are tokenized, are trained on, and are never seen again.
+"""`train --inbox`: files appear, are tokenized, are trained on, and are never seen again.
 
     look → take → tokenize in a child → count steps → train → checkpoint → done
 
@@ -19,9 +19,10 @@ from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import InterruptedRun, StoppedError, UsageError, VerificationError
 from lowtide.events import Listener, Note, ignore
 from lowtide.memory.allocator import give_back
-from lowtide.memory.budget import Budget, choose_budget
+from lowtide.memory.budget import Budget, check_needs, choose_budget
 from lowtide.memory.limits import machine_limit
-from lowtide.pipeline.inbox.counts import in_words, with_counts
+from lowtide.pipeline.inbox.choose import ChosenInbox
+from lowtide.pipeline.inbox.file_shards import WORK_NAME, FileShards
 from lowtide.pipeline.inbox.held_out import (
     check_held_out,
     keep_held_out,
@@ -29,31 +30,91 @@ from lowtide.pipeline.inbox.held_out import (
     tell_held_out,
     tell_nothing_held_out,
 )
-from lowtide.pipeline.inbox.intake import Intake
-from lowtide.pipeline.inbox.ledger import Entry, Ledger, read_entries
-from lowtide.pipeline.inbox.look import LOOK_SECONDS
+from lowtide.pipeline.inbox.ledger import Entry, Ledger, describe_entry, read_entries, with_counts
+from lowtide.pipeline.inbox.look import LOOK_SECONDS, Intake
 from lowtide.pipeline.inbox.prepare import PreparedInbox
-from lowtide.pipeline.inbox.shelf import WORK_NAME, Shelf
 from lowtide.pipeline.inbox.tokenize_apart import Refused
 from lowtide.pipeline.open_run import OpenRun, follow, open_run
 from lowtide.pipeline.run_source import OWN_NAMES
+from lowtide.pipeline.start_run import open_boards
 from lowtide.pipeline.watch_run import ShouldStop
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.storage.paths import as_path
 from lowtide.storage.publish import remove_path, storage_errors
 from lowtide.storage.sealed_json import JsonObject
+from lowtide.training.build import cpu_in_words
 from lowtide.training.checkpoint import find_checkpoints
-from lowtide.training.data_parallel import Ranks
+from lowtide.training.data_parallel import Ranks, ranks_of
 from lowtide.training.gpu_memory import peak_of_gpu
-from lowtide.training.loop import Loop, Surroundings, WhyStop
+from lowtide.training.loop import Loop, RunContext, WhyStop
 from lowtide.training.pace import Pace
 from lowtide.training.run_folder import RUN_NAME, read_run_record
 from lowtide.training.run_results import FailedFile, InboxRun
 from lowtide.training.settings import RunSettings, steps_for, windows_for
 from lowtide.training.tensorboard import Board
-from lowtide.units import printable
+from lowtide.units import format_bytes, format_count, printable
 
 _NAP_SECONDS = 0.1
+
+
+def start_inbox(
+    chosen: ChosenInbox,
+    out: str | Path,
+    *,
+    environment: Mapping[str, str],
+    memory: str | None,
+    wandb: str | None,
+    until_empty: bool,
+    restart: bool,
+    listen: Listener,
+    should_stop: ShouldStop,
+) -> InboxRun:
+    """Train until a stop, or until the inbox is empty; one rank alone."""
+    if ranks_of(environment).world_size > 1:
+        raise UsageError(
+            "an inbox is trained on by one process alone",
+            remedy="start it without torchrun; or `lowtide tokenize` the files, and train on that by several",
+        )
+    budget = choose_budget(memory, machine_limit(slurm=environment), generous=True)
+    needs = {**chosen.run.ram_needs, "tokenizing a file": chosen.inbox.least_bytes}
+    check_needs(budget, needs)
+    for line in opening_lines(chosen):
+        listen(Note(text=line))
+    return train_on_inbox(
+        chosen.inbox,
+        out,
+        chosen.run.settings,
+        until_empty=until_empty,
+        memory=budget,
+        restart=restart,
+        listen=listen,
+        should_stop=should_stop,
+        environment=environment,
+        peak_flops=chosen.run.peak_flops,
+        boards=open_boards(wandb, Path(out), chosen.run.settings),
+    )
+
+
+def opening_lines(chosen: ChosenInbox) -> list[str]:
+    """What is about to happen, for people."""
+    settings, inbox = chosen.run.settings, chosen.inbox
+    size = format_count(settings.shape.parameter_count)
+    place = cpu_in_words() if settings.device == "cpu" else chosen.run.machine_name or "the GPU"
+    kind = (
+        "documents" if inbox.settings.examples == "none" else f"{inbox.settings.examples} examples"
+    )
+    epochs = f"{settings.epochs or 1:g} epoch{'' if settings.epochs == 1 else 's'}"
+    lines = [
+        f"{settings.model}, {size} parameters, windows of {settings.shape.context} tokens, recipe "
+        f"{settings.recipe}, on {place}",
+        f"{kind} from {inbox.folder}: {epochs} of each file, steps of "
+        f"{format_count(settings.batch_tokens)} tokens, learning rate {settings.learning_rate:g} after "
+        f"{settings.warmup_steps:,} step{'' if settings.warmup_steps == 1 else 's'}",
+        f"a file is tokenized in {format_bytes(inbox.least_bytes)} or more, beside the model",
+    ]
+    if settings.init is not None:
+        lines.append(f"from the weights of {settings.init}")
+    return [*lines, "Ctrl-C saves and stops; the same command resumes the run"]
 
 
 def train_on_inbox(
@@ -96,30 +157,30 @@ def train_on_inbox(
         )
         if anew:
             _forget_files(folder)
-        around = stack.enter_context(follow(run, boards=boards, peak_flops=peak_flops))
-        desk = _Desk(run, around, inbox, environment)
-        stack.callback(desk.close)
-        desk.work(until_empty=until_empty)
-        return desk.result(seconds=time.monotonic() - started)
+        context = stack.enter_context(follow(run, boards=boards, peak_flops=peak_flops))
+        loop = _InboxLoop(run, context, inbox, environment)
+        stack.callback(loop.close)
+        loop.work(until_empty=until_empty)
+        return loop.result(seconds=time.monotonic() - started)
 
 
-class _Desk:
+class _InboxLoop:
     """One run over one inbox. Holds the model, where the run stands, and the file in hand."""
 
     def __init__(
         self,
         run: OpenRun,
-        around: Surroundings,
+        context: RunContext,
         inbox: PreparedInbox,
         environment: Mapping[str, str] | None,
     ) -> None:
         self._run = run
-        self._why_stop = _Remembered(around.why_stop)
-        self._around = replace(around, why_stop=self._why_stop)
+        self._why_stop = _Remembered(context.why_stop)
+        self._context = replace(context, why_stop=self._why_stop)
         self._inbox = inbox
         self._settings = run.settings
         self._state = run.state
-        self._shelf = Shelf(run, self._around, inbox, environment, self._say)
+        self._shards = FileShards(run, self._context, inbox, environment, self._say)
         self._ledger = Ledger(run.folder)
         self._intake = Intake(inbox, self._ledger, self._say, self._warn)
         self._pace: Pace | None = None
@@ -140,7 +201,7 @@ class _Desk:
             entry = entry or self._intake.take(patient=not until_empty)
             if entry is not None:
                 self._learn_from(entry)
-            elif until_empty and not self._intake.looked.settling:
+            elif until_empty and not self._intake.seen.settling:
                 return
             else:
                 self._wait()
@@ -157,7 +218,7 @@ class _Desk:
             steps=self._state.step - self._run.state.step,
             done=self._ledger.done_count,
             failed=tuple(FailedFile(name=one.name, reason=one.reason) for one in failed),
-            waiting=self._intake.looked.settling + self._intake.looked.unfinished,
+            waiting=self._intake.seen.settling + self._intake.seen.unfinished,
             gpu_bytes=peak_of_gpu(self._run.learner.device),
             train_loss=pace.mean_loss if pace else None,
             tokens_per_second=pace.tokens_per_second if pace else None,
@@ -166,10 +227,10 @@ class _Desk:
     def _find_where_it_stands(self) -> None:
         """The ledger may know more than the newest checkpoint, where somebody removed one."""
         folder, step = self._run.folder, self._state.step
-        self._shelf.clear(self._ledger.pending)
+        self._shards.clear(self._ledger.pending)
         undone = self._ledger.rewind(folder, step if find_checkpoints(folder) else -1)
-        if self._ledger.yardstick is not None:
-            check_held_out(folder, self._ledger.yardstick)
+        if self._ledger.held_out_digest is not None:
+            check_held_out(folder, self._ledger.held_out_digest)
         done = self._ledger.done_count
         self._windows_done = sum(
             _windows_of(one, self._settings) for one in read_entries(folder) if one.stage == "done"
@@ -203,7 +264,7 @@ class _Desk:
     def _is_tokenized(self, entry: Entry) -> bool:
         """Whether its shards stand now; else it has failed, or was released."""
         begun = entry.stage == "ready" and self._state.step > entry.first_step
-        why_not = self._shelf.make(entry, begun=begun)
+        why_not = self._shards.make(entry, begun=begun)
         if isinstance(why_not, Refused):
             self._fail(entry, why_not.reason)
         elif why_not is not None:
@@ -211,21 +272,21 @@ class _Desk:
         return why_not is None
 
     def _keep_held_out(self, entry: Entry) -> None:
-        """The yardstick, unless there is one."""
-        if self._ledger.yardstick is not None:
+        """Keep a validation set, unless there is one."""
+        if self._ledger.held_out_digest is not None:
             return
-        run, shards = self._run.folder, self._shelf.shards_of(entry)
-        yardstick = keep_held_out(run, shards, self._shelf.folder, self._settings)
-        if yardstick is not None:
-            self._ledger.measure_by(yardstick)
-            tell_held_out(run, self._settings, yardstick, self._around.listen)
+        run, shards = self._run.folder, self._shards.shards_of(entry)
+        digest = keep_held_out(run, shards, self._shards.folder, self._settings)
+        if digest is not None:
+            self._ledger.keep_held_out(digest)
+            tell_held_out(run, self._settings, digest, self._context.listen)
         elif not self._told_nothing_held_out:
             self._told_nothing_held_out = True
-            tell_nothing_held_out(self._inbox.settings.val, self._around.listen)
+            tell_nothing_held_out(self._inbox.settings.val, self._context.listen)
 
     def _count(self, entry: Entry) -> tuple[Entry, TokenDataset | None]:
         """The file's windows, and its steps in the ledger; no windows where all of it is held out."""
-        manifest, shards = self._shelf.read(entry), self._shelf.shards_of(entry)
+        manifest, shards = self._shards.read(entry), self._shards.shards_of(entry)
         has_tokens = manifest.splits["train"].tokens
         windows = _open_windows(shards, self._settings) if has_tokens else None
         count = windows.window_count if windows is not None else 0
@@ -238,7 +299,7 @@ class _Desk:
                 f"{printable(entry.name)} has {count} windows, and had {entry.windows} when its steps began",
                 remedy="go on with the version of lowtide that began it, or pass `--restart`",
             )
-        self._say(in_words(entry))
+        self._say(describe_entry(entry))
         return entry, windows
 
     def _train(self, entry: Entry, windows: TokenDataset) -> None:
@@ -246,7 +307,7 @@ class _Desk:
         if self._state.step == entry.first_step:
             self._state = replace(self._state, loader={})  # it was the last file's
         learner = self._run.learner
-        held_out = open_held_out(self._run.folder, self._settings, self._ledger.yardstick)
+        held_out = open_held_out(self._run.folder, self._settings, self._ledger.held_out_digest)
         settings = _settings_of_file(self._settings, entry, windows)
         loop = Loop(
             settings,
@@ -254,7 +315,7 @@ class _Desk:
             learner.optimizer,
             (windows, held_out),
             self._state,
-            self._around,
+            self._context,
             windows_before=self._windows_done,
         )
         try:
@@ -267,24 +328,24 @@ class _Desk:
         self._pace = loop.pace
 
     def _finish(self, entry: Entry) -> None:
-        self._shelf.remove(entry)
+        self._shards.remove(entry)
         self._ledger.finish(entry)
         self._windows_done += _windows_of(entry, self._settings)
         self._say(f"{entry.name} is done after step {entry.last_step}")
 
     def _fail(self, entry: Entry, reason: str) -> None:
-        self._shelf.remove(entry)
+        self._shards.remove(entry)
         self._ledger.fail(entry, reason)
         self._warn(f"{entry.name} has failed and is left out: {reason}")
 
     def _release(self, entry: Entry, reason: str) -> None:
-        self._shelf.remove(entry)
+        self._shards.remove(entry)
         self._ledger.release(entry, reason)
         self._warn(f"{entry.name}: {reason}; it is looked at again later")
 
     def _wait(self) -> None:
         """For the next look. A stop is heard meanwhile."""
-        if not self._told_waiting and not self._intake.looked.settling:
+        if not self._told_waiting and not self._intake.seen.settling:
             self._told_waiting = True
             self._say(
                 f"waiting for files in {self._inbox.folder}, with a look every {LOOK_SECONDS:.0f} s; a file "
@@ -306,10 +367,10 @@ class _Desk:
         )
 
     def _say(self, text: str) -> None:
-        self._around.listen(Note(text=f"inbox: {printable(text)}"))
+        self._context.listen(Note(text=f"inbox: {printable(text)}"))
 
     def _warn(self, text: str) -> None:
-        self._around.listen(Note(text=f"inbox: {printable(text)}", level="warning"))
+        self._context.listen(Note(text=f"inbox: {printable(text)}", level="warning"))
 
 
 @dataclass(slots=True)
@@ -346,7 +407,7 @@ def _steps_on(windows: int, settings: RunSettings) -> int:
 
 
 def _windows_of(entry: Entry, settings: RunSettings) -> int:
-    """That the steps on a file are trained on, over all its epochs."""
+    """Number of sequences this file is trained on, over all epochs."""
     if not entry.steps:
         return 0
     return windows_for(settings.epochs or 1.0, window_count=entry.windows)

@@ -10,18 +10,18 @@ from pathlib import Path
 import xxhash
 
 from lowtide.errors import UsageError, VerificationError
-from lowtide.pipeline.inbox.child_words import Asked
-from lowtide.pipeline.inbox.intake import is_as_taken
 from lowtide.pipeline.inbox.ledger import Entry
+from lowtide.pipeline.inbox.look import is_as_taken
 from lowtide.pipeline.inbox.prepare import PreparedInbox
 from lowtide.pipeline.inbox.tokenize_apart import Refused, tokenize_apart
+from lowtide.pipeline.inbox.tokenize_child import Request
 from lowtide.pipeline.open_run import OpenRun
 from lowtide.shards.layout import MANIFEST_NAME, WORK_FOLDER
 from lowtide.shards.manifest import DatasetManifest, read_manifest
 from lowtide.shards.verify import verify_dataset
 from lowtide.source.utf8 import is_encodable
 from lowtide.storage.publish import remove_path, storage_errors
-from lowtide.training.loop import Surroundings
+from lowtide.training.loop import RunContext
 from lowtide.units import format_bytes, printable
 
 WORK_NAME = "inbox"
@@ -34,19 +34,19 @@ class Gone:
     reason: str
 
 
-class Shelf:
+class FileShards:
     """A folder in the run's work folder, with shards for each file that is taken and not done."""
 
     def __init__(
         self,
         run: OpenRun,
-        around: Surroundings,
+        context: RunContext,
         inbox: PreparedInbox,
         environment: Mapping[str, str] | None,
         say: Callable[[str], None],
     ) -> None:
         self._run = run
-        self._around = around
+        self._context = context
         self._inbox = inbox
         self._environment = environment
         self._say = say
@@ -139,7 +139,7 @@ class Shelf:
         )
 
     def _tokenize(self, path: Path, shards: Path) -> Refused | None:
-        asked = Asked(
+        request = Request(
             path=str(path),
             out=str(shards),
             settings=self._inbox.tokenize,
@@ -148,19 +148,19 @@ class Shelf:
         )
         began_before = shards.exists()
         try:
-            refused = self._ask(asked)
+            refused = self._ask(request)
             if refused is None or not began_before:
                 return refused
         except VerificationError:
             if not began_before:
                 raise
         self._remove(shards)  # what was there may be the trouble
-        return self._ask(asked)
+        return self._ask(request)
 
-    def _ask(self, asked: Asked) -> Refused | None:
+    def _ask(self, request: Request) -> Refused | None:
         return tokenize_apart(
-            asked,
-            why_stop=self._around.why_stop,
-            listen=self._around.listen,
+            request,
+            why_stop=self._context.why_stop,
+            listen=self._context.listen,
             environment=self._environment,
         )
