@@ -15,7 +15,7 @@ from lowtide.pipeline.settings import make_settings
 from lowtide.pipeline.tokenize import TokenizeResult
 from lowtide.pipeline.tokenize import tokenize as run_tokenize
 from lowtide.pipeline.train_settings import make_train_settings
-from lowtide.pipeline.train_tokenizer import TrainResult
+from lowtide.pipeline.train_tokenizer import CHECKPOINT_SECONDS, TrainResult
 from lowtide.pipeline.train_tokenizer import train_tokenizer as run_train_tokenizer
 from lowtide.pipeline.watch_run import ShouldStop, never_stop
 from lowtide.settings import TokenizeSettings, TrainSettings
@@ -71,13 +71,14 @@ def train_tokenizer(
     progress: bool | None = None,
     listen: Listener | None = None,
     should_stop: ShouldStop = never_stop,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
     **chosen: object,
 ) -> TrainResult:
     """Learn a BPE tokenizer from text files into the folder `out`, or resume where an earlier call was cut off.
 
-    Every setting of `TrainSettings` may be given by name. `memory` ("1GiB", "50%") and `workers` change how
-    much is used and how long it takes, never a byte of the output. A progress bar is shown in a terminal and in
-    a notebook, with `progress=False` never. Raises StoppedError after a clean stop; the same call resumes.
+    Every setting of `TrainSettings` may be given by name. `memory` ("1GiB", "50%"), `workers` and
+    `checkpoint_seconds` change how much is used and how long it takes, never a byte of the output. A progress
+    bar is shown in a terminal and in a notebook, with `progress=False` never. Raises StoppedError after a clean stop; the same call resumes.
 
         lowtide.train_tokenizer("corpus/*.parquet", "tokenizer", vocab_size=8000)
     """
@@ -96,6 +97,7 @@ def train_tokenizer(
             restart=restart,
             listen=told,
             should_stop=should_stop,
+            checkpoint_seconds=checkpoint_seconds,
         )
 
 
