@@ -23,7 +23,7 @@ from lowtide.events import Evaluated, Event
 from lowtide.model.shape import ModelShape
 from lowtide.pipeline.train import train
 from lowtide.training.bigram import bigram_loss
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 
 VOCABULARY = 512
 CLEARLY_NATS = 0.1
@@ -33,7 +33,7 @@ SHAPE = ModelShape(layers=2, heads=4, width=96, context=128, vocabulary_size=VOC
 def make_data(folder: Path) -> Path:
     """Tokens of the library's top-level modules, by a vocabulary learnt from them."""
     sources = sysconfig.get_path("stdlib") + "/*.py"
-    learnt = lowtide.TrainSettings(vocab_size=VOCABULARY)
+    learnt = lowtide.TokenizerSettings(vocab_size=VOCABULARY)
     lowtide.train_tokenizer([sources], folder / "tokenizer", learnt)
     wanted = lowtide.TokenizeSettings(tokenizer=str(folder / "tokenizer"), val=0.1)
     lowtide.tokenize([sources], folder / "tokens", wanted)
@@ -61,7 +61,7 @@ def main() -> int:
         data = make_data(Path(name))
         pairs = pairs_loss(data)
         print(f"pairs of neighbours  val loss {pairs:.3f}")
-        settings = RunSettings(
+        settings = TrainSettings(
             model="custom",
             shape=SHAPE,
             data=str(data),

@@ -23,7 +23,7 @@ from lowtide.model.needs import StepKind, kept_by_block, peak_of_evaluation, pea
 from lowtide.model.shape import SHAPES
 from lowtide.training.build import choose_attention
 from lowtide.training.optimizer import make_optimizer
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 from lowtide.training.step import computing, take_step
 from lowtide.units import GIB
 
@@ -124,9 +124,9 @@ def clear() -> None:
     torch.cuda.empty_cache()
 
 
-def settings_for(name: str, kind: StepKind, size: int = 16, parts: int = 1) -> RunSettings:
+def settings_for(name: str, kind: StepKind, size: int = 16, parts: int = 1) -> TrainSettings:
     shape = SHAPES[name]
-    return RunSettings(
+    return TrainSettings(
         model=name,
         shape=shape,
         data="",
@@ -142,7 +142,7 @@ def settings_for(name: str, kind: StepKind, size: int = 16, parts: int = 1) -> R
     )
 
 
-def make_batch(settings: RunSettings, rows: int) -> tuple[torch.Tensor, ...]:
+def make_batch(settings: TrainSettings, rows: int) -> tuple[torch.Tensor, ...]:
     """Tokens, targets and, where attention asks for them, documents."""
     shape = settings.shape
     tokens = torch.randint(0, shape.vocabulary_size, (rows, shape.context), device="cuda")
@@ -153,7 +153,7 @@ def make_batch(settings: RunSettings, rows: int) -> tuple[torch.Tensor, ...]:
 
 
 def measure_steps(
-    model: GPT, optimizer: torch.optim.Optimizer, settings: RunSettings
+    model: GPT, optimizer: torch.optim.Optimizer, settings: TrainSettings
 ) -> tuple[int, float]:
     """Peak and tokens a second of the second step: the first compiles, and makes the optimizer's state."""
     batch = make_batch(settings, settings.windows_per_step)
@@ -168,7 +168,7 @@ def measure_steps(
 
 
 @torch.no_grad()
-def measure_evaluation(model: GPT, settings: RunSettings) -> int:
+def measure_evaluation(model: GPT, settings: TrainSettings) -> int:
     """The peak of one pass without gradients, the optimizer's state being there."""
     batch = make_batch(settings, settings.micro_batch)
     torch.cuda.reset_peak_memory_stats()

@@ -27,7 +27,7 @@ from lowtide.training.build import build_model
 from lowtide.training.optimizer import make_optimizer as make_ours
 from lowtide.training.optimizer import set_learning_rate
 from lowtide.training.schedule import learning_rate_at
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 from lowtide.training.step import start_step
 
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -36,7 +36,7 @@ _ROWS, _CONTEXT, _VOCABULARY = 8, 128, 4096
 _CPU = torch.device("cpu")
 
 
-def settings_for(steps: int, rate: float) -> RunSettings:
+def settings_for(steps: int, rate: float) -> TrainSettings:
     shape = replace(
         find_shape("gpt2"),
         layers=4,
@@ -45,7 +45,7 @@ def settings_for(steps: int, rate: float) -> RunSettings:
         context=_CONTEXT,
         vocabulary_size=_VOCABULARY,
     )
-    return RunSettings(
+    return TrainSettings(
         model="small",
         shape=shape,
         data="",
@@ -61,7 +61,7 @@ def settings_for(steps: int, rate: float) -> RunSettings:
     )
 
 
-def nano_step(settings: RunSettings, *, bias: bool) -> Step:
+def nano_step(settings: TrainSettings, *, bias: bool) -> Step:
     model = NanoGPT(settings.shape, bias=bias)
     start_alike(model, build_model(settings, _CPU))
     optimizer = make_optimizer(model)
@@ -78,7 +78,7 @@ def nano_step(settings: RunSettings, *, bias: bool) -> Step:
     return step
 
 
-def our_step(settings: RunSettings) -> Step:
+def our_step(settings: TrainSettings) -> Step:
     model = build_model(settings, _CPU)
     optimizer = make_ours(model, settings)
     return lambda number, batch: start_step(model, optimizer, settings, number, batch).wait().loss

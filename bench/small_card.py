@@ -27,7 +27,7 @@ from lowtide.model.needs import StepKind, peak_of_run
 from lowtide.model.shape import SHAPES
 from lowtide.plan.fit import largest_micro_batch
 from lowtide.plan.machine import CONTEXT_BYTES, choose_machine
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 from lowtide.units import GIB, parse_bytes
 
 MODELS = ("gpt2", "gpt2-medium", "gpt2-large")
@@ -35,9 +35,9 @@ RECIPES = ("fast", "lean", "leanest")
 _MOST = 512
 
 
-def settings_for(name: str, recipe: str, micro_batch: int, data: Path) -> RunSettings:
+def settings_for(name: str, recipe: str, micro_batch: int, data: Path) -> TrainSettings:
     shape = SHAPES[name]
-    return RunSettings(
+    return TrainSettings(
         model=name,
         shape=shape,
         data=str(data),

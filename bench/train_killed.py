@@ -30,7 +30,7 @@ from tests.trained import trained_bytes
 PROGRAM = """
 import sys, lowtide
 text, out, separator = sys.argv[1:]
-settings = lowtide.TrainSettings(vocab_size=(8000, 32000), separator=separator, val=0.001)
+settings = lowtide.TokenizerSettings(vocab_size=(8000, 32000), separator=separator, val=0.001)
 lowtide.train_tokenizer([text], out, settings, memory="128MiB", checkpoint_seconds=0.25)
 """
 

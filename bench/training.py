@@ -31,7 +31,7 @@ from lowtide.training.build import build_model
 from lowtide.training.optimizer import make_optimizer as make_ours
 from lowtide.training.optimizer import set_learning_rate
 from lowtide.training.schedule import learning_rate_at
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 from lowtide.training.step import start_step
 from lowtide.units import GIB
 
@@ -43,9 +43,9 @@ _READ_EVERY = {"nanoGPT": 10, "fast": 1, "lean": 1}
 """nanoGPT looks at its loss every ten steps; ours at each, when the next one is under way."""
 
 
-def settings_for(model: str, batch: int, recipe: str, steps: int = 1000) -> RunSettings:
+def settings_for(model: str, batch: int, recipe: str, steps: int = 1000) -> TrainSettings:
     shape = find_shape(model)
-    return RunSettings(
+    return TrainSettings(
         model=model,
         shape=shape,
         data="",
@@ -59,7 +59,7 @@ def settings_for(model: str, batch: int, recipe: str, steps: int = 1000) -> RunS
     )
 
 
-def nano_step(settings: RunSettings, *, bias: bool = False) -> Step:
+def nano_step(settings: TrainSettings, *, bias: bool = False) -> Step:
     """As nanoGPT's loop does it, with its learning rate set before each step."""
     model = NanoGPT(settings.shape, bias=bias).cuda()
     start_alike(model, build_model(replace(settings, compiled=False), torch.device("cuda")))
@@ -73,7 +73,7 @@ def nano_step(settings: RunSettings, *, bias: bool = False) -> Step:
     return step
 
 
-def our_step(settings: RunSettings) -> Step:
+def our_step(settings: TrainSettings) -> Step:
     model = build_model(settings, torch.device("cuda"))
     optimizer = make_ours(model, settings)
     kernel = model.blocks[0].attention.kernels[0].name
@@ -86,7 +86,7 @@ def our_step(settings: RunSettings) -> Step:
     return step
 
 
-def random_batch(settings: RunSettings) -> Batch:
+def random_batch(settings: TrainSettings) -> Batch:
     size = (settings.micro_batch, settings.shape.context)
     x = torch.randint(0, settings.shape.vocabulary_size, size, device="cuda")
     return x, torch.roll(x, -1, 1)
@@ -196,7 +196,7 @@ def print_curves(chosen: argparse.Namespace) -> None:
         print(f"| {at}–{at + tenth} | " + " | ".join(f"{mean:.4f}" for mean in means) + " |")
 
 
-def _real_batch(data: np.ndarray, order: np.ndarray, settings: RunSettings, number: int) -> Batch:
+def _real_batch(data: np.ndarray, order: np.ndarray, settings: TrainSettings, number: int) -> Batch:
     context, size = settings.shape.context, settings.micro_batch
     chosen = order[np.arange(number * size, (number + 1) * size) % len(order)] * context
     rows = data[chosen[:, None] + np.arange(context + 1)]

@@ -130,7 +130,7 @@ def write_chats(path: Path, *, count: int, seed: int = 2) -> None:
 def write_tokens(folder: Path) -> None:
     """A dataset of a small vocabulary, so that a model on it is small."""
     write_text(folder / "corpus")
-    wanted = lowtide.TrainSettings(vocab_size=(400,))
+    wanted = lowtide.TokenizerSettings(vocab_size=(400,))
     lowtide.train_tokenizer([folder / "corpus"], folder / "small", wanted, memory="256MiB")
     settings = lowtide.TokenizeSettings(tokenizer=str(folder / "small"), separator="line", val=0.1)
     lowtide.tokenize([folder / "corpus"], folder / "tokens", settings, memory="256MiB")

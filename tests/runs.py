@@ -11,7 +11,7 @@ from lowtide.model.gpt import GPT
 from lowtide.model.shape import ModelShape
 from lowtide.training.checkpoint import RunState, write_checkpoint
 from lowtide.training.run_folder import TOKENIZER, RunRecord, write_run_record
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 from tests.learnt import learnt
 
 TINY = ModelShape(layers=2, heads=2, width=16, context=24, vocabulary_size=562)
@@ -19,7 +19,7 @@ TINY = ModelShape(layers=2, heads=2, width=16, context=24, vocabulary_size=562)
 
 def begin_run(folder: Path, *, shape: ModelShape = TINY, with_tokenizer: bool = True) -> Path:
     """A run before its first checkpoint."""
-    settings = RunSettings(
+    settings = TrainSettings(
         model="custom",
         shape=shape,
         data="somewhere",

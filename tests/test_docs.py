@@ -18,8 +18,8 @@ from lowtide import errors
 from lowtide.memory.budget import choose_budget
 from lowtide.memory.limits import LimitCandidate, MemoryLimit
 from lowtide.pipeline.learn_run import LearntSize
-from lowtide.pipeline.train_outputs import CorpusFile, OutputFile, TrainManifest
-from lowtide.pipeline.train_prepare import spend_on_training
+from lowtide.pipeline.plan_tokenizer import spend_on_training
+from lowtide.pipeline.tokenizer_files import CorpusFile, OutputFile, TokenizerManifest
 from lowtide.shards.manifest import DatasetManifest
 from lowtide.source.find_inputs import _COMPRESSIONS, _KINDS
 from lowtide.tokenizer.count_words import ENTRY_BYTES
@@ -77,7 +77,7 @@ def test_every_field_of_the_manifest_is_in_the_reference() -> None:
 def test_every_field_of_a_tokenizers_manifest_is_in_the_reference() -> None:
     section = REFERENCE.partition("### lowtide-tokenizer.json")[2].partition("### run.json")[0]
     told = set(re.findall(r"`(\w+)`", section))
-    for kind in (TrainManifest, lowtide.TrainSettings, CorpusFile, LearntSize, OutputFile):
+    for kind in (TokenizerManifest, lowtide.TokenizerSettings, CorpusFile, LearntSize, OutputFile):
         assert {field.name for field in dataclasses.fields(kind)} <= told
 
 

@@ -21,26 +21,26 @@ if TYPE_CHECKING:
     from lowtide.pipeline.sample import sample
     from lowtide.pipeline.tokenize import TokenizeResult
     from lowtide.pipeline.train import train
-    from lowtide.pipeline.train_tokenizer import TrainResult
+    from lowtide.pipeline.train_tokenizer import TokenizerResult
     from lowtide.plan.make_plan import Plan
-    from lowtide.settings import TokenizeSettings, TrainSettings
+    from lowtide.settings import TokenizerSettings, TokenizeSettings
     from lowtide.tokenizer.tokenizer import Tokenizer
-    from lowtide.training.run_results import TrainedRun
-    from lowtide.training.settings import RunSettings
+    from lowtide.training.run_results import TrainResult
+    from lowtide.training.settings import TrainSettings
 
 __version__ = "0.1.0"
 __all__ = [
     "LowtideError",
     "Mixture",
     "Plan",
-    "RunSettings",
     "TokenDataset",
     "TokenizeResult",
     "TokenizeSettings",
     "Tokenizer",
+    "TokenizerResult",
+    "TokenizerSettings",
     "TrainResult",
     "TrainSettings",
-    "TrainedRun",
     "__version__",
     "export",
     "export_model",
@@ -58,14 +58,14 @@ _HOMES = {
     "LowtideError": "lowtide.errors",
     "Mixture": "lowtide.dataset.mixture",
     "Plan": "lowtide.plan.make_plan",
-    "RunSettings": "lowtide.training.settings",
+    "TrainSettings": "lowtide.training.settings",
     "TokenDataset": "lowtide.dataset.token_dataset",
     "TokenizeResult": "lowtide.pipeline.tokenize",
     "TokenizeSettings": "lowtide.pipeline.settings",
     "Tokenizer": "lowtide.tokenizer.tokenizer",
-    "TrainResult": "lowtide.pipeline.train_tokenizer",
-    "TrainSettings": "lowtide.pipeline.train_settings",
-    "TrainedRun": "lowtide.training.run_results",
+    "TokenizerResult": "lowtide.pipeline.train_tokenizer",
+    "TokenizerSettings": "lowtide.pipeline.tokenizer_settings",
+    "TrainResult": "lowtide.training.run_results",
     "export": "lowtide.pipeline.export",
     "export_model": "lowtide.pipeline.export_model",
     "inspect": "lowtide.pipeline.examine",

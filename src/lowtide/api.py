@@ -14,11 +14,11 @@ from lowtide.memory.budget import Budget
 from lowtide.pipeline.settings import make_settings
 from lowtide.pipeline.tokenize import TokenizeResult
 from lowtide.pipeline.tokenize import tokenize as run_tokenize
-from lowtide.pipeline.train_settings import make_train_settings
-from lowtide.pipeline.train_tokenizer import CHECKPOINT_SECONDS, TrainResult
+from lowtide.pipeline.tokenizer_settings import make_tokenizer_settings
+from lowtide.pipeline.train_tokenizer import CHECKPOINT_SECONDS, TokenizerResult
 from lowtide.pipeline.train_tokenizer import train_tokenizer as run_train_tokenizer
 from lowtide.pipeline.watch_run import ShouldStop, never_stop
-from lowtide.settings import TokenizeSettings, TrainSettings
+from lowtide.settings import TokenizerSettings, TokenizeSettings
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -63,7 +63,7 @@ def tokenize(
 def train_tokenizer(
     inputs: str | Path | Sequence[str | Path],
     out: str | Path,
-    settings: TrainSettings | None = None,
+    settings: TokenizerSettings | None = None,
     *,
     memory: Budget | str | None = None,
     workers: int | None = None,
@@ -73,12 +73,13 @@ def train_tokenizer(
     should_stop: ShouldStop = never_stop,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
     **chosen: object,
-) -> TrainResult:
+) -> TokenizerResult:
     """Learn a BPE tokenizer from text files into the folder `out`, or resume where an earlier call was cut off.
 
-    Every setting of `TrainSettings` may be given by name. `memory` ("1GiB", "50%"), `workers` and
+    Every setting of `TokenizerSettings` may be given by name. `memory` ("1GiB", "50%"), `workers` and
     `checkpoint_seconds` change how much is used and how long it takes, never a byte of the output. A progress
-    bar is shown in a terminal and in a notebook, with `progress=False` never. Raises StoppedError after a clean stop; the same call resumes.
+    bar is shown in a terminal and in a notebook, with `progress=False` never. Raises StoppedError after a clean
+    stop; the same call resumes.
 
         lowtide.train_tokenizer("corpus/*.parquet", "tokenizer", vocab_size=8000)
     """
@@ -86,7 +87,7 @@ def train_tokenizer(
         for name in ("vocab_size", "special_token"):
             if isinstance(chosen.get(name), int | str):
                 chosen[name] = (chosen[name],)
-        settings = make_train_settings(_named(settings) | chosen)
+        settings = make_tokenizer_settings(_named(settings) | chosen)
     with _told(listen, progress) as told:
         return run_train_tokenizer(
             inputs,

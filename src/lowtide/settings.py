@@ -364,7 +364,7 @@ class TokenizeSettings:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainSettings:
+class TokenizerSettings:
     """The resolved settings of `train-tokenizer`, as they are stored with its output.
 
     Each is the flag of `lowtide train-tokenizer` that has its name, with the same default.
@@ -444,7 +444,7 @@ class TrainSettings:
         return max(self.vocab_size) - 256 - len(self.special_token)
 
 
-SettingsT = TypeVar("SettingsT", TokenizeSettings, TrainSettings)
+SettingsT = TypeVar("SettingsT", TokenizeSettings, TokenizerSettings)
 
 
 def loosen(before: SettingsT, now: SettingsT, *, but: tuple[str, ...] = ()) -> SettingsT:

@@ -15,14 +15,14 @@ from lowtide.events import Event, Note
 from lowtide.pipeline.inbox.train_on_inbox import opening_lines
 from lowtide.pipeline.start_run import _start_line
 from lowtide.pipeline.train import _open_data
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 from tests.training.small_examples import PACKED, make_example_tokens
 from tests.training.small_runs import SHAPE, make_settings
 
 STEPS = [(1, "after 1 step"), (2, "after 2 steps")]
 
 
-def settings_with(warmup_steps: int) -> RunSettings:
+def settings_with(warmup_steps: int) -> TrainSettings:
     return make_settings(Path("somewhere"), warmup_steps=warmup_steps, init="a start")
 
 

@@ -18,7 +18,7 @@ from lowtide.pipeline.choose_run import Asked, choose_run
 from lowtide.pipeline.start_weights import find_start, load_start, shape_for_start
 from lowtide.training.checkpoint import find_checkpoints
 from lowtide.training.run_folder import read_run_record
-from lowtide.training.settings import RunSettings, steps_for
+from lowtide.training.settings import TrainSettings, steps_for
 from tests.laws.finetuning import examples_of, save_theirs, their_loss, tune
 from tests.training.small_examples import PACKED, make_example_tokens
 from tests.training.small_runs import (
@@ -44,7 +44,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def asked_run(place: Path, data: str = "examples", **asked: object) -> RunSettings:
+def asked_run(place: Path, data: str = "examples", **asked: object) -> TrainSettings:
     given = Asked(**{"device": "cpu", **asked})  # type: ignore[arg-type]
     return choose_run(place / data, place / "new", given, restart=False, slurm={}).settings
 
@@ -154,7 +154,7 @@ def test_who_names_another_start_is_told(place: Path, tmp_path: Path) -> None:
     run_heard(tmp_path / "run", settings)
     assert read_run_record(tmp_path / "run").start == find_start(place / "theirs").digest()
 
-    def again(init: Path) -> RunSettings:
+    def again(init: Path) -> TrainSettings:
         asked = Asked(device="cpu", init=str(init), epochs=0.5)
         found = choose_run(place / "examples", tmp_path / "run", asked, restart=False, slurm={})
         return found.settings
@@ -171,7 +171,7 @@ def test_with_a_plan_the_start_is_compared_too_and_may_be_gone(place: Path, tmp_
     plan = write_plan(tmp_path / "plan.toml", settings)
     shutil.rmtree(init)
 
-    def again(init: Path) -> RunSettings:
+    def again(init: Path) -> TrainSettings:
         asked = Asked(device="cpu", plan=plan, init=str(init))
         found = choose_run(place / "examples", tmp_path / "run", asked, restart=False, slurm={})
         return found.settings

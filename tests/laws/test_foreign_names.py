@@ -17,7 +17,7 @@ from lowtide.errors import DataError, LowtideError, StoppedError, UsageError, Ve
 from lowtide.model.tensor_files import weight_files
 from lowtide.pipeline.demo.record import StageRecord
 from lowtide.pipeline.inbox.ledger import LEDGER_NAME, Entry, Ledger
-from lowtide.pipeline.train_outputs import OutputFile
+from lowtide.pipeline.tokenizer_files import OutputFile
 from lowtide.shards.export import export_dataset
 from lowtide.shards.loss_mask import LossMaskMark
 from lowtide.shards.manifest import DocumentIndexRecord, LossMaskRecord, ShardRecord
@@ -171,7 +171,7 @@ def test_a_link_in_the_place_of_a_sizes_folder_is_not_written_through(
     tmp_path: Path, text: Path, begun: str
 ) -> None:
     out, elsewhere = tmp_path / "out", tmp_path / "elsewhere"
-    settings = lowtide.TrainSettings(vocab_size=(260, 270))
+    settings = lowtide.TokenizerSettings(vocab_size=(260, 270))
     if begun == "finished":
         lowtide.train_tokenizer([text], out, settings)
         (out / "270").rename(elsewhere)
@@ -229,13 +229,13 @@ def test_forged_words_are_refused_and_a_restart_counts_again(tmp_path: Path, tex
         lowtide.train_tokenizer(
             [text],
             out,
-            lowtide.TrainSettings(vocab_size=(300,)),
+            lowtide.TokenizerSettings(vocab_size=(300,)),
             should_stop=lambda: "terminated",
         )
     words = {"name": "../../thesis.words", "size_bytes": 0, "digest": EMPTY}
     (tmp_path / "thesis.words").write_bytes(b"")
     forge(out / ".lowtide" / "counting.json", lambda record: record.update(runs=[words]))
     with pytest.raises(LowtideError):
-        lowtide.train_tokenizer([text], out, lowtide.TrainSettings(vocab_size=(300,)))
-    lowtide.train_tokenizer([text], out, lowtide.TrainSettings(vocab_size=(300,)), restart=True)
+        lowtide.train_tokenizer([text], out, lowtide.TokenizerSettings(vocab_size=(300,)))
+    lowtide.train_tokenizer([text], out, lowtide.TokenizerSettings(vocab_size=(300,)), restart=True)
     assert (tmp_path / "thesis.words").exists()

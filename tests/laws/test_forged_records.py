@@ -13,7 +13,7 @@ from lowtide.errors import VerificationError
 from lowtide.pipeline.export_model import export_model
 from lowtide.storage.sealed_json import JsonObject, JsonValue, read_sealed, write_sealed
 from lowtide.training.checkpoint import find_checkpoints
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 from tests.commands import lowtide
 from tests.model.small import lively
 from tests.runs import TINY, add_checkpoint, begin_run
@@ -60,7 +60,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def settings_in(place: Path) -> RunSettings:
+def settings_in(place: Path) -> TrainSettings:
     return make_settings(place / "data", steps=6, checkpoint_every=2, evaluate_every=2)
 
 

@@ -335,7 +335,7 @@ def test_a_tokenizers_folder_leads_to_the_command_that_uses_it(tmp_path: Path) -
     text = tmp_path / "a.txt"
     text.write_text("words and tides " * 500)
     learnt = tmp_path / "my tokenizer"
-    lowtide.train_tokenizer([text], learnt, lowtide.TrainSettings(vocab_size=(280,)))
+    lowtide.train_tokenizer([text], learnt, lowtide.TokenizerSettings(vocab_size=(280,)))
     said = fails(UsageError, "tokenizer", lambda: lowtide.TokenDataset(learnt))
     quoted = re.search(r"`lowtide (tokenize [^`]* --out tokens)`", said.remedy)
     assert quoted, said.remedy

@@ -75,7 +75,7 @@ def tokenize(path: Path, out: Path, **options: Any) -> object:
 
 
 def learn(path: Path, out: Path, **options: Any) -> object:
-    settings = lowtide.TrainSettings(vocab_size=(400,), separator="line")
+    settings = lowtide.TokenizerSettings(vocab_size=(400,), separator="line")
     options = {"memory": "512MiB", "workers": 1, "checkpoint_seconds": 0.0} | options
     return lowtide.train_tokenizer([path], out, settings, **options)
 

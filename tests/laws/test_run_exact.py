@@ -11,7 +11,7 @@ from torch import Tensor
 
 from lowtide import TokenDataset
 from lowtide.model.gpt import GPT, initialise
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 from tests.model.plain_gpt import plain_loss
 from tests.training.small_runs import SHAPE, losses_told, make_settings, make_tokens, run_heard
 
@@ -25,12 +25,12 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tokens(tmp_path_factory.mktemp("exact") / "tokens")
 
 
-def settings_for(data: Path, **changed: object) -> RunSettings:
+def settings_for(data: Path, **changed: object) -> TrainSettings:
     usual = {"steps": STEPS, "checkpoint_every": 0, "evaluate_every": 0, "micro_batch": 8}
     return make_settings(data, **{**usual, **changed})
 
 
-def plain_losses(settings: RunSettings) -> list[float]:
+def plain_losses(settings: TrainSettings) -> list[float]:
     """The reference: 8 windows through plain formulas, plain AdamW, a cosine by hand."""
     start = GPT(settings.shape)
     initialise(start, settings.seed)

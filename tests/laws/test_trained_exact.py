@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import lowtide
-from lowtide import TrainSettings
+from lowtide import TokenizerSettings
 from lowtide.settings import PatternName, Ties
 from lowtide.tokenizer.reference_train import train_reference
 from lowtide.tokenizer.split_words import split_words_reference
@@ -31,7 +31,7 @@ def test_merges_and_vocabulary_equal_those_of_tokenizers(
     tmp_path: Path, documents: list[str], pattern: PatternName, special: tuple[str, ...]
 ) -> None:
     source = write_inputs(tmp_path / "in", documents)["jsonl"]
-    settings = TrainSettings(vocab_size=(3000,), special_token=special, pattern=pattern)
+    settings = TokenizerSettings(vocab_size=(3000,), special_token=special, pattern=pattern)
     lowtide.train_tokenizer([source], tmp_path / "out", settings)
     assert read_trained(tmp_path / "out") == train_with_tokenizers(
         documents, vocab_size=3000, special_tokens=special, pattern=pattern
@@ -50,7 +50,7 @@ def test_ties_runs_and_long_words_are_learnt_alike(tmp_path: Path, kind: str) ->
     text = " ".join(words)
     path = tmp_path / "text.txt"
     path.write_text(text)
-    settings = TrainSettings(vocab_size=(1500,))
+    settings = TokenizerSettings(vocab_size=(1500,))
     lowtide.train_tokenizer([path], tmp_path / "out", settings, memory="1GiB")
     assert read_trained(tmp_path / "out") == train_with_tokenizers(
         [text], vocab_size=1500, special_tokens=settings.special_token
@@ -63,7 +63,7 @@ def test_words_of_a_megabyte_are_learnt_as_the_plain_reference_learns_them(tmp_p
     words = ["a" * 1_000_000, "ab" * 500_000, "".join(source.choices("abc", k=1_000_000))]
     path = tmp_path / "text.txt"
     path.write_text("\n".join(words))
-    settings = TrainSettings(vocab_size=(281,))
+    settings = TokenizerSettings(vocab_size=(281,))
     lowtide.train_tokenizer([path], tmp_path / "out", settings)
     counts = {word.encode(): 1 for word in words} | {b"\n": 2}
     steps = train_reference(counts, vocabulary_size=281, special_count=1)
@@ -80,7 +80,7 @@ def test_both_rules_of_ties_are_those_of_the_plain_reference(
 ) -> None:
     few = documents[:60]
     source = write_inputs(tmp_path / "in", few)["parquet"]
-    settings = TrainSettings(vocab_size=(700,), pattern=pattern, ties=ties, min_frequency=2)
+    settings = TokenizerSettings(vocab_size=(700,), pattern=pattern, ties=ties, min_frequency=2)
     result = lowtide.train_tokenizer([source], tmp_path / "out", settings)
     counts: dict[bytes, int] = {}
     for document in few:
@@ -100,7 +100,7 @@ def test_a_special_token_is_never_merged_across_and_never_counted(tmp_path: Path
     pieces = ["abab", "abba", "aabb", "x"] * 50
     path = tmp_path / "text.txt"
     path.write_text("<|cut|>".join(pieces) + SEPARATOR + "abab<|cut|>")
-    settings = TrainSettings(
+    settings = TokenizerSettings(
         vocab_size=(300,), special_token=("<|cut|>",), separator=SEPARATOR, min_frequency=2
     )
     lowtide.train_tokenizer([path], tmp_path / "out", settings)
@@ -114,7 +114,7 @@ def test_a_special_token_is_never_merged_across_and_never_counted(tmp_path: Path
 def test_of_special_tokens_that_begin_alike_the_longest_is_cut_out(tmp_path: Path) -> None:
     path = tmp_path / "text.txt"
     path.write_text("cd<|a|>cd<|a|>bcd<|a|>" * 20)
-    settings = TrainSettings(vocab_size=(300,), special_token=("<|a|>", "<|a|>b"))
+    settings = TokenizerSettings(vocab_size=(300,), special_token=("<|a|>", "<|a|>b"))
     lowtide.train_tokenizer([path], tmp_path / "out", settings)
     vocabulary, merges = read_trained(tmp_path / "out")
     assert merges == [("c", "d")]
@@ -126,10 +126,10 @@ def test_smaller_vocabularies_are_beginnings_of_larger_ones(
     tmp_path: Path, documents: list[str]
 ) -> None:
     source = write_inputs(tmp_path / "in", documents)["txt"]
-    settings = TrainSettings(vocab_size=(300, 900, 2000), separator=SEPARATOR)
+    settings = TokenizerSettings(vocab_size=(300, 900, 2000), separator=SEPARATOR)
     lowtide.train_tokenizer([source], tmp_path / "all", settings)
     for size in settings.vocab_size:
-        alone = TrainSettings(vocab_size=(size,), separator=SEPARATOR)
+        alone = TokenizerSettings(vocab_size=(size,), separator=SEPARATOR)
         lowtide.train_tokenizer([source], tmp_path / str(size), alone)
         for name in ("tokenizer.json", "vocab.json", "merges.txt", "tokenizer.gpt2.tiktoken"):
             several = (tmp_path / "all" / str(size) / name).read_bytes()

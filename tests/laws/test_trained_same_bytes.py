@@ -13,16 +13,16 @@ from pathlib import Path
 import pytest
 
 import lowtide
-from lowtide import TrainSettings
+from lowtide import TokenizerSettings
 from lowtide.errors import StoppedError
 from lowtide.events import Checkpointed, Event
-from lowtide.pipeline.train_prepare import prepare_training
+from lowtide.pipeline.plan_tokenizer import plan_tokenizer
 from lowtide.tokenizer.count_words import ENTRY_BYTES
 from tests.commands import lowtide as run_lowtide
 from tests.corpora import SEPARATOR, make_documents, write_inputs
 from tests.trained import trained_bytes
 
-SETTINGS = TrainSettings(vocab_size=(500, 1500), separator=SEPARATOR, val=0.05)
+SETTINGS = TokenizerSettings(vocab_size=(500, 1500), separator=SEPARATOR, val=0.05)
 
 
 def invented_words(seed: int, count: int) -> str:
@@ -68,7 +68,7 @@ def test_some_of_these_budgets_spill_and_some_do_not(tmp_path: Path, inputs: lis
     distinct = lowtide.train_tokenizer(inputs, tmp_path / "out", SETTINGS).manifest.distinct_words
     held = {}
     for memory in ("128MiB", "4GiB"):
-        prepared = prepare_training(
+        prepared = plan_tokenizer(
             [str(path) for path in inputs], SETTINGS, out=tmp_path, memory=memory
         )
         held[memory] = prepared.allowances.table_bytes // ENTRY_BYTES

@@ -9,7 +9,7 @@ import pytest
 
 import lowtide
 from bench.power_cut import mounted_tmpfs
-from lowtide import TrainSettings
+from lowtide import TokenizerSettings
 from lowtide.errors import DataError, UsageError, VerificationError
 from lowtide.events import Advanced, Event
 from tests.commands import assert_nothing_half_written
@@ -107,11 +107,11 @@ def test_a_word_of_100_mb_is_refused_in_a_small_budget_and_learnt_in_a_large_one
 
 
 def test_changed_settings_or_inputs_are_listed_and_refused(tmp_path: Path, text: Path) -> None:
-    settings = TrainSettings(vocab_size=(400,))
+    settings = TokenizerSettings(vocab_size=(400,))
     lowtide.train_tokenizer([text], tmp_path / "out", settings)
     before = trained_bytes(tmp_path / "out")
     with pytest.raises(UsageError, match="vocab-size was"):
-        lowtide.train_tokenizer([text], tmp_path / "out", TrainSettings(vocab_size=(500,)))
+        lowtide.train_tokenizer([text], tmp_path / "out", TokenizerSettings(vocab_size=(500,)))
     text.write_text("other text")
     with pytest.raises(UsageError, match=r"text.txt"):
         lowtide.train_tokenizer([text], tmp_path / "out", settings)
@@ -123,7 +123,7 @@ def test_changed_settings_or_inputs_are_listed_and_refused(tmp_path: Path, text:
 def test_a_finished_folder_tells_which_inputs_are_missing(tmp_path: Path, text: Path) -> None:
     other = tmp_path / "other.txt"
     other.write_text("more words")
-    settings = TrainSettings(vocab_size=(300,))
+    settings = TokenizerSettings(vocab_size=(300,))
     lowtide.train_tokenizer([text, other], tmp_path / "out", settings)
     assert lowtide.train_tokenizer([other, text], tmp_path / "out", settings).already_done
     with pytest.raises(UsageError, match=r"other.txt is no longer") as refused:
@@ -132,15 +132,15 @@ def test_a_finished_folder_tells_which_inputs_are_missing(tmp_path: Path, text: 
 
 
 def test_sizes_and_tokens_may_be_given_by_themselves(tmp_path: Path, text: Path) -> None:
-    plain = TrainSettings(vocab_size=300, special_token="<a>")  # type: ignore[arg-type]
+    plain = TokenizerSettings(vocab_size=300, special_token="<a>")  # type: ignore[arg-type]
     lowtide.train_tokenizer([text], tmp_path / "plain", plain)
-    several = TrainSettings(vocab_size=(300,), special_token=("<a>",))
+    several = TokenizerSettings(vocab_size=(300,), special_token=("<a>",))
     lowtide.train_tokenizer([text], tmp_path / "several", several)
     assert trained_bytes(tmp_path / "plain") == trained_bytes(tmp_path / "several")
 
 
 def test_a_damaged_file_of_a_finished_folder_is_found(tmp_path: Path, text: Path) -> None:
-    settings = TrainSettings(vocab_size=(400,))
+    settings = TokenizerSettings(vocab_size=(400,))
     lowtide.train_tokenizer([text], tmp_path / "out", settings)
     whole = trained_bytes(tmp_path / "out")
     (tmp_path / "out" / "merges.txt").write_text("#version: 0.2\n")
@@ -159,7 +159,7 @@ def test_a_folder_of_something_else_is_not_touched(tmp_path: Path, text: Path) -
     lowtide.tokenize([text], tmp_path / "tokens")
     with pytest.raises(UsageError, match="something else"):
         lowtide.train_tokenizer([text], tmp_path / "tokens", restart=True)
-    lowtide.train_tokenizer([text], tmp_path / "trained", TrainSettings(vocab_size=(300,)))
+    lowtide.train_tokenizer([text], tmp_path / "trained", TokenizerSettings(vocab_size=(300,)))
     with pytest.raises(UsageError, match="something else"):
         lowtide.tokenize([text], tmp_path / "trained", restart=True)
     assert (out / "vocab.json").read_text() == "mine"
@@ -167,10 +167,10 @@ def test_a_folder_of_something_else_is_not_touched(tmp_path: Path, text: Path) -
 
 def test_a_restart_leaves_what_is_not_ours(tmp_path: Path, text: Path) -> None:
     out = tmp_path / "out"
-    lowtide.train_tokenizer([text], out, TrainSettings(vocab_size=(300, 400)))
+    lowtide.train_tokenizer([text], out, TokenizerSettings(vocab_size=(300, 400)))
     for place in (out / "notes.md", out / "400" / "notes.md"):
         place.write_text("mine")
-    lowtide.train_tokenizer([text], out, TrainSettings(vocab_size=(350,)), restart=True)
+    lowtide.train_tokenizer([text], out, TokenizerSettings(vocab_size=(350,)), restart=True)
     assert sorted(path.name for path in out.iterdir() if path.is_dir()) == ["400"]
     assert (out / "notes.md").read_text() == (out / "400" / "notes.md").read_text() == "mine"
 
@@ -179,11 +179,11 @@ def test_text_that_is_not_utf8_follows_the_policy(tmp_path: Path) -> None:
     path = tmp_path / "bad.txt"
     path.write_bytes(b"fine words\nbad \xff word\nfine words\n")
     with pytest.raises(DataError, match=r"bad\.txt"):
-        lowtide.train_tokenizer([path], tmp_path / "out", TrainSettings(separator="line"))
-    again = TrainSettings(separator="line", bad_text="skip")
+        lowtide.train_tokenizer([path], tmp_path / "out", TokenizerSettings(separator="line"))
+    again = TokenizerSettings(separator="line", bad_text="skip")
     assert lowtide.train_tokenizer([path], tmp_path / "out", again).manifest.bad_rows == 1
     for policy in ("skip", "replace"):
-        settings = TrainSettings(separator="line", bad_text=policy)  # type: ignore[arg-type]
+        settings = TokenizerSettings(separator="line", bad_text=policy)  # type: ignore[arg-type]
         result = lowtide.train_tokenizer([path], tmp_path / policy, settings)
         assert result.manifest.bad_rows == 1
 
@@ -196,7 +196,7 @@ def test_standard_input_is_learnt_from_and_cannot_be_resumed(tmp_path: Path, tex
     again = run_lowtide("train-tokenizer", "-", *settings, stdin=b"other text")
     assert again.code == 2
     assert "standard input" in again.problem
-    lowtide.train_tokenizer([text], tmp_path / "read", TrainSettings(vocab_size=(400,)))
+    lowtide.train_tokenizer([text], tmp_path / "read", TokenizerSettings(vocab_size=(400,)))
     assert read_trained(tmp_path / "piped") == read_trained(tmp_path / "read")
 
 
@@ -238,7 +238,7 @@ def test_an_input_that_vanishes_is_told_as_such(tmp_path: Path, text: Path) -> N
 
 
 def test_commands_for_tokens_know_a_tokenizer_when_they_see_one(tmp_path: Path, text: Path) -> None:
-    lowtide.train_tokenizer([text], tmp_path / "out", TrainSettings(vocab_size=(300,)))
+    lowtide.train_tokenizer([text], tmp_path / "out", TokenizerSettings(vocab_size=(300,)))
     for command in ("inspect", "verify"):
         done = run_lowtide(command, tmp_path / "out")
         assert done.code == 2

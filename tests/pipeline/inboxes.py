@@ -16,7 +16,7 @@ from lowtide.pipeline.inbox.prepare import PreparedInbox, prepare_inbox
 from lowtide.pipeline.inbox.settings import read_inbox_settings
 from lowtide.pipeline.inbox.train_on_inbox import train_on_inbox
 from lowtide.training.run_results import InboxRun
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 from tests.learnt import learnt
 from tests.training.small_runs import Heard, make_settings, write_plan
 
@@ -58,7 +58,7 @@ class Scene:
     """A folder with an inbox and a plan; runs lie beside them."""
 
     folder: Path
-    settings: RunSettings
+    settings: TrainSettings
 
     @property
     def inbox(self) -> Path:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from lowtide.pipeline.learn_run import Learning
-from lowtide.settings import TrainSettings
+from lowtide.settings import TokenizerSettings
 from lowtide.tokenizer.byte_pairs import bytes_in_order
 from lowtide.tokenizer.merge_pairs import STEP
 from lowtide.tokenizer.word_runs import WordTotals
@@ -31,7 +31,7 @@ def make_learning(
         steps[step]["left"], steps[step]["right"] = numbers[left], numbers[right]
         numbers[left + right] = len(numbers)
     return Learning(
-        settings=TrainSettings(vocab_size=tuple(sizes), special_token=tuple(special_tokens)),
+        settings=TokenizerSettings(vocab_size=tuple(sizes), special_token=tuple(special_tokens)),
         steps=steps,
         totals=WordTotals(
             distinct_words=10,

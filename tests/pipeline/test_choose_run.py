@@ -14,7 +14,7 @@ from lowtide.model.needs import Recipe
 from lowtide.model.shape import find_shape
 from lowtide.pipeline.choose_run import Asked, check_fit, choose_run
 from lowtide.plan.machine import choose_machine
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 from lowtide.training.time_steps import time_steps
 from lowtide.units import GIB, parse_bytes
 from tests.commands import call
@@ -23,9 +23,9 @@ from tests.training.small_runs import make_settings, make_tokens, write_plan
 SMALL_CARD = choose_machine(gpu="RTX 4070")
 
 
-def wanted(model: str, micro_batch: int, recipe: Recipe = "fast") -> RunSettings:
+def wanted(model: str, micro_batch: int, recipe: Recipe = "fast") -> TrainSettings:
     shape = find_shape(model)
-    return RunSettings(
+    return TrainSettings(
         model=model,
         shape=shape,
         data="somewhere",
@@ -39,7 +39,7 @@ def wanted(model: str, micro_batch: int, recipe: Recipe = "fast") -> RunSettings
     )
 
 
-def follow(advice: str, settings: RunSettings) -> RunSettings | None:
+def follow(advice: str, settings: TrainSettings) -> TrainSettings | None:
     """The settings with what a remedy asks for; None where it names no flag."""
     flags = dict(re.findall(r"--([a-z-]+) (\w+)", advice))
     if not flags:
@@ -150,7 +150,7 @@ def timed(monkeypatch: pytest.MonkeyPatch, rate: float) -> list[str]:
     """Every model has this much arithmetic a second; which ones were timed."""
     asked = []
 
-    def time_steps(settings: RunSettings, **_: object) -> float:
+    def time_steps(settings: TrainSettings, **_: object) -> float:
         asked.append(settings.model)
         return rate / settings.shape.flops_per_token
 

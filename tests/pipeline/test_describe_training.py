@@ -18,8 +18,8 @@ from lowtide.pipeline.describe_training import (
 )
 from lowtide.pipeline.learn_run import Learning
 from lowtide.pipeline.measure_tokenizer import Comparison, NotCompared
-from lowtide.pipeline.train_outputs import CorpusFile, TrainManifest
-from lowtide.pipeline.train_tokenizer import TrainResult
+from lowtide.pipeline.tokenizer_files import CorpusFile, TokenizerManifest
+from lowtide.pipeline.train_tokenizer import TokenizerResult
 from lowtide.report.results import show_rows
 from tests.pipeline.learnings import make_learning
 
@@ -31,11 +31,11 @@ HELD_OUT = Comparison(text="held-out text", text_bytes=2048, learnt=(3.0, 4.5), 
 
 def make_result(
     learning: Learning, comparison: Comparison | NotCompared = NOT_COMPARED
-) -> TrainResult:
+) -> TokenizerResult:
     """The end of a run over two files."""
     totals = learning.totals
     sizes = learning.settings.vocab_size
-    manifest = TrainManifest(
+    manifest = TokenizerManifest(
         settings=learning.settings,
         corpus=tuple(
             CorpusFile(fingerprint=name, size_bytes=99, kind="text", name=name)
@@ -51,7 +51,7 @@ def make_result(
         learnt=tuple(learning.describe(size) for size in sizes),
         files=(),
     )
-    return TrainResult(
+    return TokenizerResult(
         folder=Path("here"),
         manifest=manifest,
         learning=learning,
@@ -67,7 +67,7 @@ def lower_learning(sizes: tuple[int, ...]) -> Learning:
     return learning
 
 
-def rows_of(result: TrainResult) -> dict[str, str]:
+def rows_of(result: TokenizerResult) -> dict[str, str]:
     return dict(training_rows(result))
 
 

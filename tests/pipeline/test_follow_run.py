@@ -12,14 +12,14 @@ from lowtide.events import Note, Stepped
 from lowtide.journal import LOG_NAME, read_journal, rewind
 from lowtide.pipeline.follow_run import follow_run, is_logged
 from lowtide.training.run_folder import read_run_record
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 from tests.runs import begin_run
 
 MILLION = 1_000_000
 
 
 @pytest.fixture
-def settings(tmp_path: Path) -> RunSettings:
+def settings(tmp_path: Path) -> TrainSettings:
     run = begin_run(tmp_path / "other", with_tokenizer=False)
     found = read_run_record(run).settings
     return replace(found, steps=MILLION, evaluate_every=70_010, sample_every=0, checkpoint_every=0)
@@ -48,7 +48,7 @@ def logged_steps(folder: Path) -> list[object]:
     return [one["step"] for one in read_journal(folder / LOG_NAME) if one["event"] == "step"]
 
 
-def test_a_million_steps_take_ten_megabytes(tmp_path: Path, settings: RunSettings) -> None:
+def test_a_million_steps_take_ten_megabytes(tmp_path: Path, settings: TrainSettings) -> None:
     numbers = [*range(1, 10_001), *range(10_010, MILLION + 1, 10)]  # between them none is due
     thinned = [number for number in numbers if is_logged(step(number), settings)]
     with follow_run(tmp_path, settings, lambda _: None, after_step=0) as follow:
@@ -60,7 +60,7 @@ def test_a_million_steps_take_ten_megabytes(tmp_path: Path, settings: RunSetting
     assert max(later - one for one, later in pairwise(thinned)) <= 200
 
 
-def test_an_interrupted_run_keeps_the_same_steps(tmp_path: Path, settings: RunSettings) -> None:
+def test_an_interrupted_run_keeps_the_same_steps(tmp_path: Path, settings: TrainSettings) -> None:
     whole, parted = tmp_path / "whole", tmp_path / "parted"
     for folder, sessions in (
         (whole, [(9_990, 10_300)]),
@@ -80,7 +80,7 @@ def test_an_interrupted_run_keeps_the_same_steps(tmp_path: Path, settings: RunSe
 
 
 def test_a_skipped_step_and_one_with_a_warning_are_kept(
-    tmp_path: Path, settings: RunSettings
+    tmp_path: Path, settings: TrainSettings
 ) -> None:
     heard: list[object] = []
     with follow_run(tmp_path, settings, heard.append, after_step=10_000) as follow:

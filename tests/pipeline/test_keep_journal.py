@@ -64,7 +64,7 @@ def test_a_finished_tokenize_tells_its_story(tmp_path: Path, text: Path) -> None
 
 def test_a_finished_train_tokenizer_tells_both_of_its_stages(tmp_path: Path, text: Path) -> None:
     out = tmp_path / "tokenizer"
-    settings = lowtide.TrainSettings(vocab_size=(300,))
+    settings = lowtide.TokenizerSettings(vocab_size=(300,))
     lowtide.train_tokenizer([text], out, settings, memory="256MiB")
     assert told(out, "start")[0]["kind"] == "train-tokenizer"
     assert told(out, "advanced")

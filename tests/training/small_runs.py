@@ -19,10 +19,10 @@ import torch
 from lowtide.events import Evaluated, Event, Note, Saved, Stepped
 from lowtide.journal import LOG_NAME, read_journal
 from lowtide.model.shape import ModelShape
-from lowtide.pipeline.train import TrainedRun, train
+from lowtide.pipeline.train import TrainResult, train
 from lowtide.shards.layout import ShardLayout
 from lowtide.training.checkpoint import find_checkpoints
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 from tests.commands import Outcome
 from tests.shards.streams import Stream, make_dataset, make_stream
 
@@ -56,7 +56,7 @@ def _uneven(stream: Stream) -> Stream:
     return replace(stream, ids=np.where(stream.ids < last, stream.ids**2 // last, last))
 
 
-def make_settings(data: Path, **changed: object) -> RunSettings:
+def make_settings(data: Path, **changed: object) -> TrainSettings:
     """A run of 24 steps with 8 windows each: evaluated, saved and sampled now and then."""
     usual: dict[str, object] = {
         "model": "custom",
@@ -76,10 +76,10 @@ def make_settings(data: Path, **changed: object) -> RunSettings:
         "checkpoint_every": 5,
         "sample_every": 0,
     }
-    return RunSettings(**{**usual, **changed})  # type: ignore[arg-type]
+    return TrainSettings(**{**usual, **changed})  # type: ignore[arg-type]
 
 
-def write_plan(path: Path, settings: RunSettings) -> Path:
+def write_plan(path: Path, settings: TrainSettings) -> Path:
     """The settings as a person would write them, for `--plan`."""
     lines, tables = [], ["[shape]"]
     for one in fields(settings):
@@ -117,7 +117,7 @@ class Heard:
         return [event.step for event in self.events if isinstance(event, Saved)]
 
 
-def run_heard(out: Path, settings: RunSettings, **more: object) -> tuple[TrainedRun, Heard]:
+def run_heard(out: Path, settings: TrainSettings, **more: object) -> tuple[TrainResult, Heard]:
     """A run in this process, and what it said."""
     heard = Heard()
     return train(out, settings, listen=heard, **more), heard  # type: ignore[arg-type]

@@ -18,7 +18,7 @@ from lowtide.training import loop as room
 from lowtide.training.checkpoint import find_checkpoints, step_of
 from lowtide.training.evaluate import evaluate
 from lowtide.training.gpu_memory import GpuUse
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 from lowtide.training.step import StepUnderWay, start_step
 from lowtide.units import GIB, MIB
 from tests.training.small_runs import Heard, make_settings, make_tokens, run_heard, tensors_of
@@ -47,7 +47,7 @@ class SmallCard:
         self,
         model: GPT,
         optimizer: torch.optim.Optimizer,
-        settings: RunSettings,
+        settings: TrainSettings,
         step: int,
         batch: tuple[Tensor, Tensor],
         **more: object,
@@ -111,7 +111,7 @@ def test_an_evaluation_that_does_not_fit_is_cut_smaller_too(
     _, wanted = run_heard(tmp_path / "whole", make_settings(data))
 
     def evaluate_small(
-        model: GPT, val: object, settings: RunSettings, ranks: object, **more: object
+        model: GPT, val: object, settings: TrainSettings, ranks: object, **more: object
     ) -> float | None:
         if settings.micro_batch > 1:
             raise torch.OutOfMemoryError("CUDA out of memory")

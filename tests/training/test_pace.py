@@ -14,7 +14,7 @@ from lowtide.events import Stepped
 from lowtide.pipeline.train import train
 from lowtide.report.training_results import show_trained
 from lowtide.training.pace import Pace
-from lowtide.training.settings import RunSettings, steps_for, windows_for
+from lowtide.training.settings import TrainSettings, steps_for, windows_for
 from lowtide.training.step import StepResult
 from lowtide.units import format_count
 from tests.training.small_runs import (
@@ -36,7 +36,7 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_tokens(tmp_path_factory.mktemp("pace") / "tokens")
 
 
-def short_at_the_end(data: Path) -> tuple[RunSettings, int]:
+def short_at_the_end(data: Path) -> tuple[TrainSettings, int]:
     """A run over some epochs whose last step is not full, and its windows."""
     settings = make_settings(data, epochs=EPOCHS, checkpoint_every=3, evaluate_every=0)
     count = TokenDataset(data, context=SHAPE.context).window_count

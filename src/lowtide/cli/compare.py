@@ -17,7 +17,7 @@ from lowtide.cli.choices import (
 )
 from lowtide.cli.command import Command, examples
 from lowtide.pipeline.comparing.stops import listen_for_the_end
-from lowtide.settings import TokenizeSettings, TrainSettings
+from lowtide.settings import TokenizerSettings, TokenizeSettings
 
 if TYPE_CHECKING:
     from lowtide.settings import InputFormat
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     help="Some of list, map, pool, nanogpt, lowtide, tokenizers, lowtide-train.  [default: all]",
 )
 @setting_options(TokenizeSettings, only=("tokenizer",))
-@setting_options(TrainSettings, only=("column", "separator", "input_format"))
+@setting_options(TokenizerSettings, only=("column", "separator", "input_format"))
 @click.option(
     "--out", type=FILE, metavar="FILE", help="Write a picture there: FILE.html or FILE.svg."
 )

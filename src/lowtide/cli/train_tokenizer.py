@@ -23,7 +23,7 @@ from lowtide.cli.choices import (
 from lowtide.cli.command import Command, examples
 from lowtide.cli.inputs import check_inputs
 from lowtide.pipeline.stop_signals import listen_for_stops
-from lowtide.settings import TrainSettings
+from lowtide.settings import TokenizerSettings
 
 
 @click.command(
@@ -49,7 +49,7 @@ from lowtide.settings import TrainSettings
     metavar="DIR",
     help="Folder for the files: a new or empty one, or one to resume.",
 )
-@setting_options(TrainSettings)
+@setting_options(TokenizerSettings)
 @click.option(
     "--no-special-token",
     cls=Option,
@@ -88,17 +88,17 @@ def train_tokenizer_command(
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from lowtide.memory.budget import choose_budget
     from lowtide.memory.limits import machine_limit
-    from lowtide.pipeline.train_settings import choose_special_tokens, make_train_settings
+    from lowtide.pipeline.tokenizer_settings import choose_special_tokens, make_tokenizer_settings
     from lowtide.report.progress import show_progress
 
     tokens = choose_special_tokens(special_token, none=no_special_token)
-    settings = make_train_settings({**chosen, "special_token": tokens})
+    settings = make_tokenizer_settings({**chosen, "special_token": tokens})
     budget = choose_budget(memory, machine_limit(slurm=os.environ))
     if dry_run:
-        from lowtide.pipeline.train_estimate import estimate_training
+        from lowtide.pipeline.estimate_tokenizer import estimate_tokenizer
         from lowtide.report.results import show_rows as show_estimate
 
-        found = estimate_training(inputs, out, settings, memory=budget, workers=workers)
+        found = estimate_tokenizer(inputs, out, settings, memory=budget, workers=workers)
         show_estimate(found.rows(), found.as_record(), as_json=as_json)
         return
     assert out is not None, "only a dry run does without it"

@@ -25,7 +25,7 @@ from lowtide.plan.speed import MEASURED_HERE, Speed, hours_of_settings, predict_
 from lowtide.storage.paths import as_path
 from lowtide.storage.publish import storage_errors
 from lowtide.training.run_folder import RUN_NAME, read_run_record
-from lowtide.training.settings import RunSettings, steps_for
+from lowtide.training.settings import TrainSettings, steps_for
 from lowtide.units import GIB, format_bytes
 
 _MOST_EPOCHS = 1e9
@@ -59,7 +59,7 @@ class Asked:
 class ChosenRun:
     """Settings, and what is known of the machine beforehand."""
 
-    settings: RunSettings
+    settings: TrainSettings
     predicted_gpu_bytes: int | None
     """None for a run on the CPU."""
     peak_flops: float | None
@@ -129,7 +129,7 @@ def refuse_other_kind(out: Path, *, inbox: bool) -> None:
     )
 
 
-def as_it_stands(out: Path, asked: Asked) -> RunSettings:
+def as_it_stands(out: Path, asked: Asked) -> TrainSettings:
     """The settings of the run, or of a plan for it. Its start is not looked at: it may be gone."""
     stored = read_run_record(out).settings
     _check_start(stored, asked)
@@ -137,7 +137,7 @@ def as_it_stands(out: Path, asked: Asked) -> RunSettings:
 
 
 def fit_to_machine(
-    settings: RunSettings,
+    settings: TrainSettings,
     *,
     slurm: Mapping[str, str],
     speeds: Path | None,
@@ -194,7 +194,7 @@ def check_epochs(asked: Asked) -> None:
         )
 
 
-def _check_start(base: RunSettings, asked: Asked) -> None:
+def _check_start(base: TrainSettings, asked: Asked) -> None:
     """The checkpoints of a run win; who names another start must not think that it is used."""
     if asked.init is not None and str(Path(asked.init).absolute()) != base.init:
         began = f"the weights of {base.init}" if base.init else "random weights"
@@ -204,7 +204,7 @@ def _check_start(base: RunSettings, asked: Asked) -> None:
         )
 
 
-def with_start(plan: RunSettings, asked: Asked) -> RunSettings:
+def with_start(plan: TrainSettings, asked: Asked) -> TrainSettings:
     """A plan whose weights come from the start that was asked for."""
     if asked.init is None:
         return plan
@@ -221,7 +221,7 @@ def with_start(plan: RunSettings, asked: Asked) -> RunSettings:
     return replace(plan, init=str(Path(asked.init).absolute()))
 
 
-def _tune_now(data: str | Path, init: str, asked: Asked, slurm: Mapping[str, str]) -> RunSettings:
+def _tune_now(data: str | Path, init: str, asked: Asked, slurm: Mapping[str, str]) -> TrainSettings:
     """Loads torch: it is what the start is read with."""
     from lowtide.pipeline.start_weights import find_start, fitted_shape
 
@@ -273,7 +273,7 @@ def _plan_now(
     slurm: Mapping[str, str],
     speeds: Path | None,
     listen: Listener,
-) -> tuple[RunSettings, tuple[MeasuredSpeed, ...]]:
+) -> tuple[TrainSettings, tuple[MeasuredSpeed, ...]]:
     """The settings, and the speeds measured for them.
 
     On a CPU the model and the length follow from the speed: models are timed until the chosen one was.
@@ -306,7 +306,7 @@ def _is_slow(device: Device, chosen: ModelPlan | ChosenRun) -> bool:
 
 
 def _time_here(
-    settings: RunSettings, machine: str, speeds: Path | None, listen: Listener
+    settings: TrainSettings, machine: str, speeds: Path | None, listen: Listener
 ) -> MeasuredSpeed:
     """The speed of a few steps, remembered in `speeds` for later plans."""
     listen(Note(text=f"timing a few steps of {settings.model} on the CPU"))
@@ -322,7 +322,7 @@ def _time_here(
     return measured
 
 
-def with_wishes(base: RunSettings, asked: Asked) -> RunSettings:
+def with_wishes(base: TrainSettings, asked: Asked) -> TrainSettings:
     """The settings with what was asked for; UsageError where they are of another model."""
     names = ("steps", "batch_tokens", "micro_batch", "recipe", "device", "seed", "tokenizer")
     wishes = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}
@@ -349,7 +349,7 @@ def with_wishes(base: RunSettings, asked: Asked) -> RunSettings:
     return replace(base, **wishes)
 
 
-def _for_epochs(settings: RunSettings, epochs: float) -> dict[str, float]:
+def _for_epochs(settings: TrainSettings, epochs: float) -> dict[str, float]:
     windows = _count_windows(
         settings.data,
         context=settings.shape.context,
@@ -362,7 +362,7 @@ def _for_epochs(settings: RunSettings, epochs: float) -> dict[str, float]:
     return {"epochs": epochs, "steps": steps}
 
 
-def check_fit(settings: RunSettings, machine: Machine) -> int:
+def check_fit(settings: TrainSettings, machine: Machine) -> int:
     """The peak of the run, in bytes; DoesNotFitError for more than the machine has."""
     predicted = peak_of_run(settings.shape, settings.micro_batch, settings.step_kind).total
     if predicted <= machine.budget_bytes:
@@ -377,7 +377,7 @@ def check_fit(settings: RunSettings, machine: Machine) -> int:
     )
 
 
-def _what_fits(settings: RunSettings, machine: Machine) -> str:
+def _what_fits(settings: TrainSettings, machine: Machine) -> str:
     """A smaller part with the recipe there is, or with the next leaner one; smaller parts add up gradients."""
     for recipe in runnable_recipes(machine)[RECIPES.index(settings.recipe) :]:
         kind = replace(settings.step_kind, recipe=recipe, accumulating=True)

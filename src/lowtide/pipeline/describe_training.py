@@ -13,8 +13,8 @@ from lowtide.pipeline.curve_picture import PICTURE_NAME
 from lowtide.pipeline.folder import TOKENIZER
 from lowtide.pipeline.learn_run import Learning, LearntSize
 from lowtide.pipeline.measure_tokenizer import Comparison, NotCompared
-from lowtide.pipeline.train_outputs import RUN_NAME, TrainManifest
-from lowtide.pipeline.train_tokenizer import TrainResult
+from lowtide.pipeline.tokenizer_files import RUN_NAME, TokenizerManifest
+from lowtide.pipeline.train_tokenizer import TokenizerResult
 from lowtide.units import format_bytes, format_count, format_seconds
 
 LONGEST_TOKENS = 5
@@ -33,7 +33,7 @@ class LongToken:
     size_bytes: int
 
 
-def training_rows(result: TrainResult) -> Rows:
+def training_rows(result: TokenizerResult) -> Rows:
     """The result as names and sentences, each figure with where it comes from."""
     manifest = result.manifest
     rows = [("folder", escape_text(str(result.folder))), *_corpus_rows(manifest)]
@@ -51,7 +51,7 @@ def training_rows(result: TrainResult) -> Rows:
     return rows + _effort_rows(result)
 
 
-def training_record(result: TrainResult) -> dict[str, object]:
+def training_record(result: TokenizerResult) -> dict[str, object]:
     """The result under its names. What only the run itself could measure is None when it was done before."""
     manifest = result.manifest
     longest = None if result.learning is None else longest_tokens(result.learning)
@@ -124,7 +124,7 @@ def _visible(character: str) -> str:
     return character.encode("unicode_escape").decode()
 
 
-def _corpus_rows(manifest: TrainManifest) -> Rows:
+def _corpus_rows(manifest: TokenizerManifest) -> Rows:
     text = f"{format_bytes(manifest.text_bytes)} of text"
     documents = _many(manifest.documents, "document")
     if manifest.settings.val:
@@ -177,7 +177,7 @@ def _longest_rows(tokens: list[LongToken]) -> Rows:
     return list(zip(names, values, strict=False))
 
 
-def _effort_rows(result: TrainResult) -> Rows:
+def _effort_rows(result: TokenizerResult) -> Rows:
     if result.already_done:
         return [("time", "none: the folder holds this very tokenizer already")]
     peak = format_bytes(result.peak_private_bytes)

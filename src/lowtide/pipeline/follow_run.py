@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lowtide.events import Evaluated, Event, Listener, Note, Sampled, Stepped
 from lowtide.pipeline.keep_journal import Thinned, begin_journal, ending, open_journal
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 from lowtide.training.tensorboard import Board, EventFile
 
 _EVERY_STEP_TO = 10_000
@@ -19,7 +19,7 @@ _EVERY_STEP_TO = 10_000
 @contextmanager
 def follow_run(
     folder: Path,
-    settings: RunSettings,
+    settings: TrainSettings,
     listen: Listener,
     *,
     after_step: int,
@@ -66,7 +66,7 @@ def follow_run(
                     board.close()
 
 
-def is_logged(event: Stepped, settings: RunSettings) -> bool:
+def is_logged(event: Stepped, settings: TrainSettings) -> bool:
     """Whether a step is written down. Its number decides, so that an interrupted run has the same steps."""
     number = event.step
     thin = 1 if number <= _EVERY_STEP_TO else 2 * 10 ** (len(str(number)) - 4)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from lowtide.settings import TrainSettings
+from lowtide.settings import TokenizerSettings
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.tokenizer.byte_pairs import BytePairs, bytes_in_order
 from lowtide.tokenizer.merge_pairs import STEP, MergeLearner, MergeSettings, Steps, read_classes
@@ -36,7 +36,7 @@ class LearntSize:
 class Learning:
     """All merges in order, and what they did to the corpus."""
 
-    settings: TrainSettings
+    settings: TokenizerSettings
     steps: Steps
     totals: WordTotals
     single_byte_words: int
@@ -92,7 +92,7 @@ def learn(
     folder: Path,
     words: RunRecord,
     totals: WordTotals,
-    settings: TrainSettings,
+    settings: TokenizerSettings,
     *,
     allowance_bytes: int,
     after_slice: Callable[[int], None],

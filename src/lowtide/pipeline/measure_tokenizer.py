@@ -8,7 +8,7 @@ from pathlib import Path
 
 from lowtide.memory.allocator import give_back
 from lowtide.pipeline.held_out_text import HELD_OUT_NAME
-from lowtide.pipeline.train_prepare import TrainPrepared
+from lowtide.pipeline.plan_tokenizer import TokenizerPlan
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.source.sample import sample_inputs
 from lowtide.tokenizer.encode import Encoder, EncodeSettings, encoder_bytes_for
@@ -74,7 +74,7 @@ class MeasuredText:
 
 
 def choose_text(
-    folder: Path, prepared: TrainPrepared, *, held_out_bytes: int
+    folder: Path, prepared: TokenizerPlan, *, held_out_bytes: int
 ) -> MeasuredText | NotCompared:
     """Held-out text where there is some, else a sample of the corpus."""
     if prepared.reads_stdin and not held_out_bytes:
@@ -109,7 +109,7 @@ def _held_out(folder: Path, delimiter: bytes, size: int) -> Iterator[bytes]:
     yield bytes(block)
 
 
-def _sample(prepared: TrainPrepared) -> Iterator[bytes]:
+def _sample(prepared: TokenizerPlan) -> Iterator[bytes]:
     read = replace(prepared.read, block_bytes=_SAMPLE_BYTES)
     for sample in sample_inputs(prepared.inputs, read, count=_SAMPLES):
         for block in sample.blocks:

@@ -31,7 +31,7 @@ from lowtide.training.learner import ModelInTraining, make_model_in_training
 from lowtide.training.loop import RunContext
 from lowtide.training.run_folder import TOKENIZER
 from lowtide.training.sample_text import Sampler
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 from lowtide.training.tensorboard import Board
 
 
@@ -40,7 +40,7 @@ class OpenRun:
     """What a run works with."""
 
     folder: Path
-    settings: RunSettings
+    settings: TrainSettings
     learner: ModelInTraining
     state: RunState
     """Where the newest checkpoint stands."""
@@ -53,7 +53,7 @@ class OpenRun:
 @contextmanager
 def open_run(
     folder: Path,
-    settings: RunSettings,
+    settings: TrainSettings,
     source: RunSource,
     *,
     budget: Budget,

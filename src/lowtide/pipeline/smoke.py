@@ -37,7 +37,7 @@ from lowtide.shards.layout import WORK_FOLDER
 from lowtide.storage.publish import storage_errors
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.training.run_results import SmokeReport
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 
 STEPS = 10
 SAID = "said: "
@@ -55,7 +55,7 @@ _KINDS = {kind.exit_code: kind for kind in (UsageError, DoesNotFitError, Verific
 
 
 def smoke(
-    settings: RunSettings,
+    settings: TrainSettings,
     out: str | Path,
     *,
     memory: str | None = None,
@@ -100,7 +100,7 @@ class ChildReport:
     exit_code: int = 1
 
 
-def _shortened(settings: RunSettings) -> RunSettings:
+def _shortened(settings: TrainSettings) -> TrainSettings:
     """Ten steps of at most two parts each: the memory of the whole run, in its first minute."""
     windows = settings.windows_per_step
     parts = min(_MOST_PARTS, -(-windows // settings.micro_batch))
@@ -229,7 +229,7 @@ def _read_report(lines: list[str], complaint: str, code: int) -> ChildReport:
 
 
 def _judge(
-    settings: RunSettings, short: RunSettings, found: ChildReport, predicted: int | None
+    settings: TrainSettings, short: TrainSettings, found: ChildReport, predicted: int | None
 ) -> SmokeReport:
     usual = sorted(found.seconds[2:])[len(found.seconds[2:]) // 2]  # the first steps compile
     step_seconds = usual * settings.batch_tokens / short.batch_tokens
@@ -253,7 +253,7 @@ def _judge(
     )
 
 
-def _bad_losses(settings: RunSettings, found: ChildReport) -> list[str]:
+def _bad_losses(settings: TrainSettings, found: ChildReport) -> list[str]:
     problems = []
     even = math.log(settings.shape.vocabulary_size)
     first, last = found.losses[0], min(found.losses[-3:])

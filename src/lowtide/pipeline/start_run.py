@@ -20,8 +20,8 @@ from lowtide.plan.measured import MeasuredSpeed, remember_speed
 from lowtide.training.build import cpu_in_words
 from lowtide.training.checkpoint import find_checkpoints, step_of
 from lowtide.training.data_parallel import Ranks, ranks_of
-from lowtide.training.run_results import SmokeReport, TrainedRun
-from lowtide.training.settings import RunSettings
+from lowtide.training.run_results import SmokeReport, TrainResult
+from lowtide.training.settings import TrainSettings
 from lowtide.training.tensorboard import Board, open_wandb
 from lowtide.units import format_bytes, format_count, format_seconds
 
@@ -36,7 +36,7 @@ class StartedRun:
     """What was tried, and what was run; nothing for the ranks that follow another."""
 
     smoke: SmokeReport | None
-    run: TrainedRun | None
+    run: TrainResult | None
 
 
 def start_run(
@@ -136,7 +136,7 @@ def _remember(speeds: Path | None, chosen: ChosenRun, tokens_per_second: float |
     remember_speed(speeds, measured)
 
 
-def _refuse_standstill(run: TrainedRun, settings: RunSettings) -> None:
+def _refuse_standstill(run: TrainResult, settings: TrainSettings) -> None:
     """A run that skipped most of its steps has learnt nothing, and must not look as if it had."""
     skipped = run.state.skipped_steps
     if 2 * skipped > settings.steps:
@@ -166,7 +166,7 @@ def opening_lines(chosen: ChosenRun) -> list[str]:
     return [*lines, "Ctrl-C saves and stops; the same command resumes the run"]
 
 
-def _start_line(settings: RunSettings) -> str:
+def _start_line(settings: TrainSettings) -> str:
     ends = "constant"
     if settings.schedule == "cosine":
         ends = f"falling to {settings.final_learning_rate:g}"
@@ -192,7 +192,7 @@ def _share_of(budget: Budget, ranks: Ranks) -> Budget:
     return replace(budget, total_bytes=budget.total_bytes // ranks.local_world_size)
 
 
-def open_boards(wandb: str | None, out: Path, settings: RunSettings) -> tuple[Board, ...]:
+def open_boards(wandb: str | None, out: Path, settings: TrainSettings) -> tuple[Board, ...]:
     """A project of Weights & Biases, where one was named; the same run of it after every resume."""
     if wandb is None:
         return ()

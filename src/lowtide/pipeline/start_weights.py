@@ -24,7 +24,7 @@ from lowtide.storage.publish import storage_errors
 from lowtide.training.build import fill_first_rows
 from lowtide.training.checkpoint import MODEL_NAME, STATE_NAME, find_checkpoints, open_weights
 from lowtide.training.run_folder import CHECKPOINTS, RUN_NAME, TOKENIZER, read_run_record
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 
 CUSTOM = "custom"
 """The name of a model whose shape has none."""
@@ -124,7 +124,7 @@ def load_start(init: str | Path, model: GPT) -> None:
         fill_first_rows(model, open_weights(start.folder).items())
 
 
-def begins_from(folder: Path, settings: RunSettings, *, restart: bool) -> Start | None:
+def begins_from(folder: Path, settings: TrainSettings, *, restart: bool) -> Start | None:
     """What a new run starts from; None where weights are drawn, and where a checkpoint stands, which wins."""
     if settings.init is None or (not restart and find_checkpoints(folder)):
         return None

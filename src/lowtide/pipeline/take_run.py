@@ -33,7 +33,7 @@ from lowtide.training.run_folder import (
     read_run_record,
     write_run_record,
 )
-from lowtide.training.settings import RunSettings, differences
+from lowtide.training.settings import TrainSettings, differences
 from lowtide.units import format_bytes
 
 _CHECKPOINTS_AT_ONCE = 4
@@ -41,7 +41,7 @@ _CHECKPOINTS_AT_ONCE = 4
 _LEFTOVER = re.compile(rf"\.({re.escape(RUN_NAME)}|{re.escape(LOG_NAME)}|{TOKENIZER})\.\d+\.tmp\Z")
 
 
-def check_run(folder: Path, settings: RunSettings, source: RunSource, *, restart: bool) -> None:
+def check_run(folder: Path, settings: TrainSettings, source: RunSource, *, restart: bool) -> None:
     """What `take_run` would refuse, said before a large model is built; nothing is changed."""
     out_folder.check_folder(folder, out_folder.RUN)
     if (
@@ -55,7 +55,7 @@ def check_run(folder: Path, settings: RunSettings, source: RunSource, *, restart
 @contextmanager
 def take_run(
     folder: Path,
-    settings: RunSettings,
+    settings: TrainSettings,
     source: RunSource,
     *,
     restart: bool,
@@ -175,7 +175,7 @@ def _try_checkpoints(folder: Path) -> None:
             file.write(b"\0")
 
 
-def _check_disk(folder: Path, settings: RunSettings, *, freed: int = 0) -> None:
+def _check_disk(folder: Path, settings: TrainSettings, *, freed: int = 0) -> None:
     """`freed` comes back when the first checkpoint stands."""
     there = len(find_checkpoints(folder))
     each = bytes_of_checkpoint(settings.shape, settings.step_kind)
@@ -191,7 +191,7 @@ def _check_disk(folder: Path, settings: RunSettings, *, freed: int = 0) -> None:
 
 
 def _begin(
-    folder: Path, settings: RunSettings, source: RunSource, listen: Listener, start: str | None
+    folder: Path, settings: TrainSettings, source: RunSource, listen: Listener, start: str | None
 ) -> None:
     """The record of the run, or a comparison with the one that stands."""
     if find_checkpoints(folder):
@@ -212,7 +212,7 @@ def _begin(
     )
 
 
-def _compare(folder: Path, settings: RunSettings, stream: JsonObject) -> None:
+def _compare(folder: Path, settings: TrainSettings, stream: JsonObject) -> None:
     """UsageError unless the checkpoints there, if any, are of the same run."""
     if not find_checkpoints(folder):
         return

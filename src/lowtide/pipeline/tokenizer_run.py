@@ -19,18 +19,18 @@ from lowtide.pipeline.held_out_text import HeldOutText
 from lowtide.pipeline.job import Counts, JobInput, add_block, store_record
 from lowtide.pipeline.learn_run import Learning, learn
 from lowtide.pipeline.measure_tokenizer import Comparison, MeasuredText, NotCompared, choose_text
+from lowtide.pipeline.plan_tokenizer import TokenizerPlan
 from lowtide.pipeline.stage import reading_inputs
-from lowtide.pipeline.train_outputs import (
+from lowtide.pipeline.tokenizer_files import (
     OutputFile,
-    TrainManifest,
-    make_train_manifest,
+    TokenizerManifest,
+    make_tokenizer_manifest,
     write_picture,
     write_run_record,
     write_vocabulary,
 )
-from lowtide.pipeline.train_prepare import TrainPrepared
 from lowtide.pipeline.watch_run import Watch
-from lowtide.settings import TrainSettings
+from lowtide.settings import TokenizerSettings
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.source.find_place import naming_places
 from lowtide.source.separators import MARKER
@@ -47,11 +47,11 @@ WORDS_NAME = f"all{_RUN_SUFFIX}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainJob:
+class TokenizerJob:
     """Everything that the vocabularies are a function of."""
 
     version: int = 1
-    settings: TrainSettings
+    settings: TokenizerSettings
     inputs: tuple[JobInput, ...]
 
 
@@ -93,7 +93,7 @@ class TokenizerRun:
     """
 
     def __init__(
-        self, folder: Path, prepared: TrainPrepared, job: TrainJob, at: CountProgress | None
+        self, folder: Path, prepared: TokenizerPlan, job: TokenizerJob, at: CountProgress | None
     ) -> None:
         """From a checkpoint, whose files are verified first, or at the first byte of the first input."""
         progress = at or CountProgress(
@@ -230,10 +230,10 @@ class TokenizerRun:
             peak_private_bytes=watch.peak_private_bytes,
         )
 
-    def seal(self) -> TrainManifest:
+    def seal(self) -> TokenizerManifest:
         """Write the manifest; the folder is finished from here on."""
         assert self.learning is not None, "merges are not learnt"
-        manifest = make_train_manifest(
+        manifest = make_tokenizer_manifest(
             self._prepared.settings, self._job.inputs, self.counts, self.learning, self._files
         )
         store_record(self.folder / TOKENIZER.manifest_name, manifest)

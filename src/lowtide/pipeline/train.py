@@ -21,8 +21,8 @@ from lowtide.storage.paths import as_path
 from lowtide.training.data_parallel import Ranks
 from lowtide.training.gpu_memory import peak_of_gpu
 from lowtide.training.loop import Loop
-from lowtide.training.run_results import TrainedRun
-from lowtide.training.settings import RunSettings, steps_for
+from lowtide.training.run_results import TrainResult
+from lowtide.training.settings import TrainSettings, steps_for
 from lowtide.training.tensorboard import Board
 
 FEWEST_WINDOWS = 16
@@ -31,7 +31,7 @@ FEWEST_WINDOWS = 16
 
 def train(
     out: str | Path,
-    settings: RunSettings,
+    settings: TrainSettings,
     *,
     memory: Budget | str | None = None,
     restart: bool = False,
@@ -40,7 +40,7 @@ def train(
     ranks: Ranks | None = None,
     peak_flops: float | None = None,
     boards: Sequence[Board] = (),
-) -> TrainedRun:
+) -> TrainResult:
     """Train in the folder `out`, or resume where an earlier call was cut off.
 
     Raises StoppedError after a clean stop; the same call resumes, to the same weights. Without `should_stop`,
@@ -70,7 +70,7 @@ def train(
             text = f"going on after step {state.step}: the checkpoint stands and is verified"
             run.listen(Note(text=text))
         if state.step >= settings.steps and not state.owes_evaluation:
-            return TrainedRun(
+            return TrainResult(
                 folder=folder,
                 state=state,
                 seconds=0.0,
@@ -81,7 +81,7 @@ def train(
         with follow(run, boards=boards, peak_flops=peak_flops) as context:
             loop = Loop(settings, learner.model, learner.optimizer, datasets, state, context)
             state = loop.run()
-    return TrainedRun(
+    return TrainResult(
         folder=folder,
         state=state,
         seconds=time.monotonic() - started,
@@ -93,7 +93,9 @@ def train(
     )
 
 
-def _open_data(settings: RunSettings, listen: Listener) -> tuple[TokenDataset, TokenDataset | None]:
+def _open_data(
+    settings: TrainSettings, listen: Listener
+) -> tuple[TokenDataset, TokenDataset | None]:
     """The training windows in their order, and held-out ones in the order of the text, if there are any."""
     shape = settings.shape
     train_set = TokenDataset(
@@ -158,7 +160,7 @@ def _tell_of_examples(data: TokenDataset, listen: Listener) -> None:
         listen(Note(text=text, level="warning"))
 
 
-def _check_epochs(settings: RunSettings, data: TokenDataset) -> None:
+def _check_epochs(settings: TrainSettings, data: TokenDataset) -> None:
     """Steps and epochs both say where a run ends, and must say the same."""
     if settings.epochs is None:
         return
@@ -175,7 +177,7 @@ def _check_epochs(settings: RunSettings, data: TokenDataset) -> None:
         )
 
 
-def _check_share(settings: RunSettings, ranks: Ranks) -> None:
+def _check_share(settings: TrainSettings, ranks: Ranks) -> None:
     windows = settings.windows_per_step
     if windows % ranks.world_size:
         whole = max(1, round(windows / ranks.world_size)) * ranks.world_size

@@ -26,20 +26,20 @@ from lowtide.pipeline.job import (
 )
 from lowtide.pipeline.learn_run import Learning
 from lowtide.pipeline.measure_tokenizer import Comparison, NotCompared
+from lowtide.pipeline.plan_tokenizer import TokenizerPlan, plan_tokenizer
 from lowtide.pipeline.stage import refuse_unknown_stdin, run_stage
-from lowtide.pipeline.tokenizer_run import CountProgress, TokenizerRun, TrainJob
-from lowtide.pipeline.train_outputs import (
-    TrainManifest,
+from lowtide.pipeline.tokenizer_files import (
+    TokenizerManifest,
     corpus_inputs,
     empty_work_folder,
-    read_train_manifest,
+    read_tokenizer_manifest,
     refuse_linked_folders,
     remove_tokenizer,
     verify_files,
 )
-from lowtide.pipeline.train_prepare import TrainPrepared, prepare_training
+from lowtide.pipeline.tokenizer_run import CountProgress, TokenizerJob, TokenizerRun
 from lowtide.pipeline.watch_run import ShouldStop, never_stop
-from lowtide.settings import TrainSettings, loosen
+from lowtide.settings import TokenizerSettings, loosen
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.source.find_inputs import Skipped, input_names
 from lowtide.storage.paths import as_path
@@ -49,11 +49,11 @@ CHECKPOINT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainResult:
+class TokenizerResult:
     """What a run came to. The manifest is on disk as well; the rest belongs to this run alone."""
 
     folder: Path
-    manifest: TrainManifest
+    manifest: TokenizerManifest
     learning: Learning | None
     """None when there was nothing to do."""
     comparison: Comparison | NotCompared | None
@@ -72,7 +72,7 @@ class TrainResult:
 def train_tokenizer(
     inputs: str | Path | Sequence[str | Path],
     out: str | Path,
-    settings: TrainSettings | None = None,
+    settings: TokenizerSettings | None = None,
     *,
     memory: Budget | str | None = None,
     workers: int | None = None,
@@ -80,13 +80,13 @@ def train_tokenizer(
     listen: Listener = ignore,
     should_stop: ShouldStop = never_stop,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
-) -> TrainResult:
+) -> TokenizerResult:
     """Make the folder `out`, or resume it; see `lowtide.train_tokenizer`."""
     started = time.monotonic()
     folder = as_path(out)
-    plan = prepare_training(
+    plan = plan_tokenizer(
         input_names(inputs),
-        settings or TrainSettings(),
+        settings or TokenizerSettings(),
         out=folder,
         memory=memory,
         workers=workers,
@@ -101,7 +101,7 @@ def train_tokenizer(
         started=started,
         checkpoint_seconds=checkpoint_seconds,
     )
-    return TrainResult(
+    return TokenizerResult(
         folder=folder,
         manifest=done.manifest,
         learning=done.work.learning if done.work else None,
@@ -117,26 +117,26 @@ class TokenizerStage:
 
     name: Kind = "train-tokenizer"
     kind = TOKENIZER
-    job_type = TrainJob
+    job_type = TokenizerJob
     progress_type = CountProgress
 
-    def settings(self, plan: TrainPrepared) -> dict[str, object]:
+    def settings(self, plan: TokenizerPlan) -> dict[str, object]:
         """The resolved settings."""
         return plan.settings.as_record()
 
-    def job(self, plan: TrainPrepared, inputs: tuple[JobInput, ...]) -> TrainJob:
+    def job(self, plan: TokenizerPlan, inputs: tuple[JobInput, ...]) -> TokenizerJob:
         """Settings and inputs."""
-        return TrainJob(settings=plan.settings, inputs=inputs)
+        return TokenizerJob(settings=plan.settings, inputs=inputs)
 
     def list_differences(
-        self, before: TrainJob, now: TrainJob, progress: CountProgress
+        self, before: TokenizerJob, now: TokenizerJob, progress: CountProgress
     ) -> list[str]:
         """Settings and inputs that differ, but for a policy on bad text that became milder."""
         too_late = now.settings.bad_text == "skip" and progress.cursor.within > 0
         settings = loosen(before.settings, now.settings, but=("bad_text",) if too_late else ())
         return _list_differences(replace(before, settings=settings), now)
 
-    def clear(self, folder: Path, plan: TrainPrepared, *, restart: bool) -> None:
+    def clear(self, folder: Path, plan: TokenizerPlan, *, restart: bool) -> None:
         """Remove what counting left; with `restart`, also the tokenizers."""
         refuse_linked_folders(folder, plan.settings)
         if restart:
@@ -144,16 +144,18 @@ class TokenizerStage:
         empty_work_folder(folder)
 
     def open(
-        self, folder: Path, plan: TrainPrepared, job: TrainJob, at: CountProgress | None
+        self, folder: Path, plan: TokenizerPlan, job: TokenizerJob, at: CountProgress | None
     ) -> TokenizerRun:
         """Tables of words and a cursor."""
         refuse_linked_folders(folder, plan.settings)
         return TokenizerRun(folder, plan, job, at)
 
-    def find_finished(self, folder: Path, job: TrainJob) -> TrainManifest:
+    def find_finished(self, folder: Path, job: TokenizerJob) -> TokenizerManifest:
         """The manifest of a finished folder, if it was made by this very job and its files are there."""
-        manifest = read_train_manifest(folder)
-        before = TrainJob(settings=manifest.settings, inputs=corpus_inputs(manifest, job.inputs))
+        manifest = read_tokenizer_manifest(folder)
+        before = TokenizerJob(
+            settings=manifest.settings, inputs=corpus_inputs(manifest, job.inputs)
+        )
         by_name = tuple(sorted(job.inputs, key=lambda item: item.name))
         refuse_differences(_list_differences(before, replace(job, inputs=by_name)), folder)
         refuse_unknown_stdin(job, folder)
@@ -161,18 +163,18 @@ class TokenizerStage:
         return manifest
 
 
-def _list_differences(before: TrainJob, now: TrainJob) -> list[str]:
+def _list_differences(before: TokenizerJob, now: TokenizerJob) -> list[str]:
     lines = list_setting_changes(before.settings.as_record(), now.settings.as_record())
     return lines + list_input_changes(before.inputs, now.inputs)
 
 
-def _settings_in(folder: Path, now: TrainSettings) -> list[TrainSettings]:
+def _settings_in(folder: Path, now: TokenizerSettings) -> list[TokenizerSettings]:
     """The settings of whoever wrote into this folder. Where they cannot be read any more, those of this run."""
     job = folder / WORK_FOLDER / TOKENIZER.work_name
     try:
-        found = [load_record(job, TrainJob).settings] if job.exists() else []
+        found = [load_record(job, TokenizerJob).settings] if job.exists() else []
         if (folder / TOKENIZER.manifest_name).exists():
-            found.append(read_train_manifest(folder).settings)
+            found.append(read_tokenizer_manifest(folder).settings)
     except VerificationError:
         return [now]
     return found

@@ -15,7 +15,7 @@ from lowtide.plan.make_plan import (
     PlanData,
     now_and_then,
 )
-from lowtide.training.settings import RunSettings, steps_for
+from lowtide.training.settings import TrainSettings, steps_for
 from lowtide.units import format_bytes
 
 EPOCHS = 3.0
@@ -45,14 +45,14 @@ class FineTuning:
         return self.shape.whole_windows(self.batch_tokens) // self.shape.context
 
 
-def finetune_settings(asked: FineTuning, data: PlanData, machine: Machine) -> RunSettings:
+def finetune_settings(asked: FineTuning, data: PlanData, machine: Machine) -> TrainSettings:
     """A tenth of the rate that such a model is trained with, three epochs; DoesNotFitError if it cannot be."""
     epochs = (asked.epochs or EPOCHS) if asked.steps is None else None
     steps = asked.steps or steps_for(
         epochs or EPOCHS, window_count=asked.window_count, windows_per_step=asked.windows_per_step
     )
     fit = _fit(asked, data, machine)
-    return RunSettings(
+    return TrainSettings(
         model=asked.model,
         shape=asked.shape,
         data=data.path,

@@ -29,7 +29,7 @@ from lowtide.plan.fit import (
 )
 from lowtide.plan.machine import Machine
 from lowtide.plan.speed import Speed, hours_of_run, predict_speed
-from lowtide.training.settings import EVALUATED_WINDOWS, RunSettings
+from lowtide.training.settings import EVALUATED_WINDOWS, TrainSettings
 from lowtide.units import format_bytes, format_count
 
 REASONABLE_HOURS = 7 * 24
@@ -162,7 +162,7 @@ class Plan:
     models: tuple[ModelPlan, ...]
     chosen: ModelPlan
     reason: str
-    settings: RunSettings
+    settings: TrainSettings
 
     def __str__(self) -> str:
         from lowtide.plan.describe import describe_plan
@@ -234,12 +234,12 @@ def plan_model(
     )
 
 
-def make_settings(chosen: ModelPlan, data: PlanData, machine: Machine) -> RunSettings:
+def make_settings(chosen: ModelPlan, data: PlanData, machine: Machine) -> TrainSettings:
     """What `train` would be told."""
     assert chosen.fit is not None
     rate = choose_learning_rate(chosen.shape).value
     batch_tokens = int(chosen.batch_tokens.value)
-    return RunSettings(
+    return TrainSettings(
         model=chosen.name,
         shape=chosen.shape,
         data=data.path,

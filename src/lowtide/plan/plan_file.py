@@ -16,7 +16,7 @@ from lowtide.plan.make_plan import Plan
 from lowtide.plan.speed import UTILISATION
 from lowtide.storage.decode_json import convert_json
 from lowtide.storage.publish import storage_errors, write_atomically
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 from lowtide.units import format_bytes, format_count, format_seconds
 
 _NO_REASON = ""
@@ -43,7 +43,7 @@ def plan_text(plan: Plan) -> str:
         f"# Planned for {plan.machine.name} ({plan.machine.found}).",
         "",
     ]
-    for field in fields(RunSettings):
+    for field in fields(TrainSettings):
         value = getattr(settings, field.name)
         if field.name == "shape" or value is None:
             continue
@@ -56,7 +56,7 @@ def plan_text(plan: Plan) -> str:
     return "\n".join(lines) + "\n"
 
 
-def read_plan(path: Path) -> RunSettings:
+def read_plan(path: Path) -> TrainSettings:
     """The settings in the file; UsageError with the key where one is unknown, missing or of another type."""
     try:
         found = tomllib.loads(path.read_text(encoding="utf-8"))
@@ -70,11 +70,11 @@ def read_plan(path: Path) -> RunSettings:
             remedy=f"correct it, or write it again with `lowtide plan DATA --write {path}`",
         ) from cause
     shape = found.get("shape")
-    _check_names(path, found, RunSettings, "")
+    _check_names(path, found, TrainSettings, "")
     if isinstance(shape, dict):
         _check_names(path, shape, ModelShape, "shape.")
     try:
-        return convert_json(found, RunSettings)
+        return convert_json(found, TrainSettings)
     except msgspec.ValidationError as cause:
         raise UsageError(
             f"{path}: {_in_words(str(cause))}", remedy="correct that line of the file"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from lowtide.model.needs import Recipe
 from lowtide.model.shape import SHAPES, ModelShape
 from lowtide.plan.machine import Machine
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 from lowtide.units import format_count
 
 UTILISATION = 0.35
@@ -47,7 +47,7 @@ def hours_of_run(
     return tokens / speed.tokens_per_second / 3600
 
 
-def hours_of_settings(settings: RunSettings, speed: Speed) -> float:
+def hours_of_settings(settings: TrainSettings, speed: Speed) -> float:
     """How long `train` takes with these settings."""
     return hours_of_run(
         settings.steps,

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from lowtide.plan.make_plan import ModelPlan, Plan
-    from lowtide.training.run_results import InboxRun, SmokeReport, TrainedRun
-    from lowtide.training.settings import RunSettings
+    from lowtide.training.run_results import InboxRun, SmokeReport, TrainResult
+    from lowtide.training.settings import TrainSettings
 
 _SHOWN_FAILURES = 20
 _BETWEEN_SAMPLES = "\n---\n"
@@ -108,7 +108,7 @@ def show_smoke(report: SmokeReport, *, as_json: bool) -> None:
     print_rows(rows)
 
 
-def show_trained(run: TrainedRun, settings: RunSettings, *, as_json: bool) -> None:
+def show_trained(run: TrainResult, settings: TrainSettings, *, as_json: bool) -> None:
     """Print the result of `train`."""
     if as_json:
         print_json({**_run_figures(run), "already_done": run.already_done})
@@ -123,7 +123,7 @@ def show_trained(run: TrainedRun, settings: RunSettings, *, as_json: bool) -> No
     print_rows([*rows, *_closing_rows(run)])
 
 
-def show_inbox_run(run: InboxRun, settings: RunSettings, *, as_json: bool) -> None:
+def show_inbox_run(run: InboxRun, settings: TrainSettings, *, as_json: bool) -> None:
     """Print the result of `train --inbox`."""
     if as_json:
         print_json(
@@ -150,7 +150,7 @@ def show_inbox_run(run: InboxRun, settings: RunSettings, *, as_json: bool) -> No
     print_rows([*rows, *_closing_rows(run)])
 
 
-def _run_figures(run: TrainedRun) -> dict[str, object]:
+def _run_figures(run: TrainResult) -> dict[str, object]:
     state = run.state
     return {
         "run": run.folder,
@@ -166,12 +166,12 @@ def _run_figures(run: TrainedRun) -> dict[str, object]:
     }
 
 
-def _run_rows(run: TrainedRun, settings: RunSettings) -> Rows:
+def _run_rows(run: TrainResult, settings: TrainSettings) -> Rows:
     size = format_count(settings.shape.parameter_count)
     return [("run", str(run.folder)), ("model", f"{settings.model}, {size} parameters")]
 
 
-def _loss_rows(run: TrainedRun) -> Rows:
+def _loss_rows(run: TrainResult) -> Rows:
     state, rows = run.state, []
     if run.train_loss is not None:
         rows.append(("loss", f"{run.train_loss:.3f} in the last steps (measured)"))
@@ -180,7 +180,7 @@ def _loss_rows(run: TrainedRun) -> Rows:
     return rows
 
 
-def _closing_rows(run: TrainedRun) -> Rows:
+def _closing_rows(run: TrainResult) -> Rows:
     """The peak on a GPU, and how to sample, if the run has a tokenizer: `--chat` if it kept a template."""
     rows = []
     if run.gpu_bytes is not None:

@@ -15,7 +15,7 @@ from lowtide.memory.limits import machine_limit
 from lowtide.model.gpt import EVERY_KERNEL, GPT, compile_model, document_mask, initialise
 from lowtide.model.shape import ModelShape
 from lowtide.training.data_parallel import Ranks
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 from lowtide.units import GIB, format_bytes
 
 _TRIED = (
@@ -26,7 +26,7 @@ _TRIED = (
 _TRIALS, _WINDOWS = 10, 16
 
 
-def device_of(settings: RunSettings, ranks: Ranks) -> torch.device:
+def device_of(settings: TrainSettings, ranks: Ranks) -> torch.device:
     """The device of this rank; UsageError where a GPU was planned and none is there."""
     if settings.device == "cpu":
         return torch.device("cpu")
@@ -54,7 +54,7 @@ def cpu_in_words() -> str:
 
 
 def build_model(
-    settings: RunSettings, device: torch.device, *, start: Callable[[GPT], None] | None = None
+    settings: TrainSettings, device: torch.device, *, start: Callable[[GPT], None] | None = None
 ) -> GPT:
     """Weights as they are at the start of a run, drawn or by `start`; compiled where that is wanted."""
     model = GPT(settings.shape, recompute=settings.recipe != "fast")
@@ -85,14 +85,14 @@ def fill_first_rows(model: GPT, tensors: Iterable[tuple[str, Tensor]]) -> None:
         parameters[name].copy_(tensor[: len(parameters[name])] if is_cut else tensor)
 
 
-def choose_attention(model: GPT, settings: RunSettings, device: torch.device) -> None:
+def choose_attention(model: GPT, settings: TrainSettings, device: torch.device) -> None:
     """The fastest here, and the plain one where that cannot run."""
     kernels = [fastest_attention(settings, device), SDPBackend.MATH]
     for block in model.blocks:
         block.attention.kernels = kernels  # type: ignore[union-attr]
 
 
-def fastest_attention(settings: RunSettings, device: torch.device) -> SDPBackend:
+def fastest_attention(settings: TrainSettings, device: torch.device) -> SDPBackend:
     """Measured here, forward and backward: which one it is depends on card, driver and shape."""
     times = {kernel: _time_attention(kernel, settings, device) for kernel in _TRIED}
     usable = {kernel: seconds for kernel, seconds in times.items() if seconds is not None}
@@ -102,7 +102,7 @@ def fastest_attention(settings: RunSettings, device: torch.device) -> SDPBackend
 
 
 def _time_attention(
-    kernel: SDPBackend, settings: RunSettings, device: torch.device
+    kernel: SDPBackend, settings: TrainSettings, device: torch.device
 ) -> float | None:
     """Milliseconds of a few passes, with tensors that lie as the model's do; None where it cannot run."""
     shape = settings.shape

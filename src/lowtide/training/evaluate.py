@@ -10,7 +10,7 @@ from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.model.gpt import GPT
 from lowtide.model.targets import IGNORED
 from lowtide.training.data_parallel import Ranks, add_up
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 from lowtide.training.step import computing, never, refuse_unknown_tokens
 
 
@@ -18,7 +18,7 @@ from lowtide.training.step import computing, never, refuse_unknown_tokens
 def evaluate(
     model: GPT,
     dataset: TokenDataset,
-    settings: RunSettings,
+    settings: TrainSettings,
     ranks: Ranks,
     *,
     drop: Callable[[], bool] = never,

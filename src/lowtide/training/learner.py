@@ -10,7 +10,7 @@ import torch
 from lowtide.model.gpt import GPT
 from lowtide.training.build import build_model
 from lowtide.training.optimizer import make_optimizer
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,7 +23,7 @@ class ModelInTraining:
 
 
 def make_model_in_training(
-    settings: RunSettings, device: torch.device, *, start: Callable[[GPT], None] | None = None
+    settings: TrainSettings, device: torch.device, *, start: Callable[[GPT], None] | None = None
 ) -> ModelInTraining:
     """As they are at the start of a run; `start` writes the weights, else they are drawn."""
     model = build_model(settings, device, start=start)

@@ -35,7 +35,7 @@ from lowtide.training.checkpoint import (
 from lowtide.training.data_parallel import Ranks, wait_for_all
 from lowtide.training.evaluate import evaluate
 from lowtide.training.pace import Pace
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 from lowtide.training.step import (
     Batch,
     StepResult,
@@ -81,7 +81,7 @@ class Loop:
 
     def __init__(
         self,
-        settings: RunSettings,
+        settings: TrainSettings,
         model: GPT,
         optimizer: torch.optim.Optimizer,
         datasets: tuple[TokenDataset, TokenDataset | None],

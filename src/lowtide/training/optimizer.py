@@ -9,10 +9,10 @@ from torch import Tensor
 
 from lowtide.errors import UsageError
 from lowtide.model.gpt import GPT
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 
 
-def make_optimizer(model: GPT, settings: RunSettings) -> torch.optim.Optimizer:
+def make_optimizer(model: GPT, settings: TrainSettings) -> torch.optim.Optimizer:
     """Fused where there is a GPU; with 8-bit states for the leanest recipe."""
     matrices = [one for one in model.parameters() if one.dim() >= 2]
     others = [one for one in model.parameters() if one.dim() < 2]

@@ -9,7 +9,7 @@ import torch
 from lowtide.events import Stepped
 from lowtide.memory.meter import private_bytes
 from lowtide.training.gpu_memory import peak_of_gpu
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 from lowtide.training.step import StepResult
 
 _SMOOTHING = 0.1
@@ -22,7 +22,7 @@ class Pace:
 
     def __init__(
         self,
-        settings: RunSettings,
+        settings: TrainSettings,
         device: torch.device,
         *,
         epoch_windows: int,

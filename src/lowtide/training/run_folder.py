@@ -12,7 +12,7 @@ from lowtide.dataset.find_tokens import RUN_RECORD
 from lowtide.errors import UsageError
 from lowtide.model.shape import ModelShape
 from lowtide.storage.sealed_json import JsonObject, read_sealed, write_sealed
-from lowtide.training.settings import RunSettings, settings_of
+from lowtide.training.settings import TrainSettings, settings_of
 
 RUN_NAME, TOKENIZER, CHECKPOINTS = RUN_RECORD, "tokenizer", "checkpoints"
 _VERSION = 1
@@ -23,7 +23,7 @@ class RunRecord:
     """What a run was started with."""
 
     folder: Path
-    settings: RunSettings
+    settings: TrainSettings
     stream: JsonObject
     """`TokenDataset.identity` of the training data."""
     tool_version: str

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainedRun:
+class TrainResult:
     """What a run came to."""
 
     folder: Path
@@ -68,7 +68,7 @@ class FailedFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class InboxRun(TrainedRun):
+class InboxRun(TrainResult):
     """What a run over an inbox came to."""
 
     done: int = 0

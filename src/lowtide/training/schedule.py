@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 
 
-def learning_rate_at(step: int, settings: RunSettings) -> float:
+def learning_rate_at(step: int, settings: TrainSettings) -> float:
     """The rate of step `step`, counted from 0: a pure function, so that a resumed run needs no memory of it."""
     if step < settings.warmup_steps:
         return settings.learning_rate * (step + 1) / (settings.warmup_steps + 1)

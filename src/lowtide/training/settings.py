@@ -28,7 +28,7 @@ _MOST_COUNT = 1 << 62
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunSettings:
+class TrainSettings:
     """Everything that decides the weights, but for rounding: `micro_batch`, recipe, device and compiler cut the
     same step into other parts.
     """
@@ -153,10 +153,10 @@ def windows_for(epochs: float, *, window_count: int) -> int:
     return max(1, round(epochs * window_count))
 
 
-def settings_of(record: JsonObject) -> RunSettings:
+def settings_of(record: JsonObject) -> TrainSettings:
     """Settings out of what `as_record` gave."""
     try:
-        return convert_json(record, RunSettings)
+        return convert_json(record, TrainSettings)
     except msgspec.ValidationError as cause:
         raise UsageError(
             f"a setting of the run is not valid: {cause}",
@@ -164,7 +164,7 @@ def settings_of(record: JsonObject) -> RunSettings:
         ) from cause
 
 
-def differences(before: RunSettings, now: RunSettings) -> list[str]:
+def differences(before: TrainSettings, now: TrainSettings) -> list[str]:
     """What differs of what may not."""
     found = [
         f"{name} was {getattr(before, name)} and is {getattr(now, name)}"

@@ -23,7 +23,7 @@ from lowtide.model.targets import IGNORED
 from lowtide.training.data_parallel import add_up, add_up_gradients
 from lowtide.training.optimizer import is_fused, set_learning_rate, step_on_gpu
 from lowtide.training.schedule import learning_rate_at
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 
 Batch: TypeAlias = tuple[Tensor, ...]
 """Tokens, targets and, where attention stays inside documents, the documents' numbers."""
@@ -80,7 +80,7 @@ def never() -> bool:
     return False
 
 
-def computing(settings: RunSettings) -> AbstractContextManager[object]:
+def computing(settings: TrainSettings) -> AbstractContextManager[object]:
     """Autocast to bfloat16, where the settings want it."""
     if settings.precision == "float32":
         return nullcontext()
@@ -112,7 +112,7 @@ def fill_up(batch: Batch, rows: int) -> Batch:
 def start_step(
     model: GPT,
     optimizer: torch.optim.Optimizer,
-    settings: RunSettings,
+    settings: TrainSettings,
     step: int,
     batch: Batch,
     *,
@@ -141,7 +141,7 @@ def start_step(
 def take_step(
     model: GPT,
     optimizer: torch.optim.Optimizer,
-    settings: RunSettings,
+    settings: TrainSettings,
     step: int,
     batch: Batch,
 ) -> StepResult:
@@ -152,7 +152,7 @@ def take_step(
 
 
 def _gather_gradients(
-    model: GPT, settings: RunSettings, batch: Batch, drop: Callable[[], bool]
+    model: GPT, settings: TrainSettings, batch: Batch, drop: Callable[[], bool]
 ) -> Tensor | None:
     x, y, *others = batch
     count = add_up((y != IGNORED).sum().float()).clamp(min=1)
@@ -171,7 +171,7 @@ def _gather_gradients(
 def _move(
     model: GPT,
     optimizer: torch.optim.Optimizer,
-    settings: RunSettings,
+    settings: TrainSettings,
     norm: Tensor,
     finite: Tensor,
 ) -> None:

@@ -9,7 +9,7 @@ import torch
 
 from lowtide.memory.allocator import give_back, keep_large_pieces
 from lowtide.training.learner import ModelInTraining, make_model_in_training
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 from lowtide.training.step import take_step
 
 _SECONDS = 2.0
@@ -18,7 +18,7 @@ _MOST_PARTS = 4
 """Micro-batches of a step: enough for the optimizer to take as small a share as in a whole one."""
 
 
-def time_steps(settings: RunSettings) -> float:
+def time_steps(settings: TrainSettings) -> float:
     """Tokens a second of training on the CPU.
 
     A model of which a single micro-batch takes seconds is timed on two of these: it is slow either way.
@@ -45,7 +45,7 @@ def time_steps(settings: RunSettings) -> float:
     return short.batch_tokens / seconds
 
 
-def _usual_seconds(learner: ModelInTraining, settings: RunSettings) -> float:
+def _usual_seconds(learner: ModelInTraining, settings: TrainSettings) -> float:
     """The median of some steps; the first one is not counted."""
     seconds: list[float] = []
     while sum(seconds[1:]) < _SECONDS or len(seconds) <= _FEWEST_STEPS:
@@ -53,7 +53,7 @@ def _usual_seconds(learner: ModelInTraining, settings: RunSettings) -> float:
     return sorted(seconds[1:])[len(seconds[1:]) // 2]
 
 
-def _time_step(learner: ModelInTraining, settings: RunSettings, step: int) -> float:
+def _time_step(learner: ModelInTraining, settings: TrainSettings, step: int) -> float:
     context = settings.shape.context
     rows = settings.batch_tokens // context
     tokens = torch.randint(settings.shape.vocabulary_size, (rows, context + 1))

@@ -39,7 +39,7 @@ from lowtide.storage.paths import as_path
 from lowtide.storage.publish import storage_errors
 from lowtide.tokenizer.vocabulary import load_vocabulary
 from lowtide.training.run_folder import RUN_NAME
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 
 NO_LAST_STEP = 10**9
 """Stands for the steps of a run without end."""
@@ -104,7 +104,7 @@ def _refuse_what_has_no_place(asked: Asked, folder: Path) -> None:
     check_epochs(asked)
 
 
-def _refuse_unknown_words(inbox: PreparedInbox, settings: RunSettings) -> None:
+def _refuse_unknown_words(inbox: PreparedInbox, settings: TrainSettings) -> None:
     known = settings.shape.vocabulary_size
     if inbox.vocabulary_size > known:
         raise UsageError(
@@ -120,7 +120,7 @@ def _begin(
     asked: Asked,
     slurm: Mapping[str, str],
     speeds: Path | None,
-) -> RunSettings:
+) -> TrainSettings:
     """Settings of a new run. Without a start, the model that a plan would take for plenty of data."""
     machine = machine_for(asked, slurm)
     with told_of_toml(folder):
@@ -148,7 +148,7 @@ def _begin(
 
 def _tune(
     init: str, asked: Asked, data: PlanData, machine: Machine, *, context: int | None
-) -> RunSettings:
+) -> TrainSettings:
     from lowtide.pipeline.start_weights import find_start, fitted_shape
 
     start = find_start(init)
@@ -163,7 +163,7 @@ def _tune(
     return replace(finetune_settings(tuning, data, machine), warmup_steps=_WARMUP_STEPS)
 
 
-def _for_inbox(base: RunSettings, reading: InboxSettings, folder: Path) -> RunSettings:
+def _for_inbox(base: TrainSettings, reading: InboxSettings, folder: Path) -> TrainSettings:
     """The same for data without end."""
     settings = replace(
         base,

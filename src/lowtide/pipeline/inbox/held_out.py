@@ -27,12 +27,12 @@ from lowtide.shards.manifest import (
 from lowtide.shards.verify import verify_dataset
 from lowtide.storage.fingerprint import digest_file
 from lowtide.storage.publish import publish, storage_errors, sync_file, sync_folder
-from lowtide.training.settings import RunSettings
+from lowtide.training.settings import TrainSettings
 
 _ADVICE = "a larger `val` in lowtide.toml holds out more, in a new run"
 
 
-def keep_held_out(run: Path, shards: Path, work: Path, settings: RunSettings) -> str | None:
+def keep_held_out(run: Path, shards: Path, work: Path, settings: TrainSettings) -> str | None:
     """Keep the shards' held-out part in the run; the digest to know it by, or None.
 
     Less than a window is not a validation set: a later file may have more. One that is there was kept by a run
@@ -67,7 +67,7 @@ def keep_held_out(run: Path, shards: Path, work: Path, settings: RunSettings) ->
     return _digest(run)
 
 
-def open_held_out(run: Path, settings: RunSettings, digest: str | None) -> TokenDataset | None:
+def open_held_out(run: Path, settings: TrainSettings, digest: str | None) -> TokenDataset | None:
     """The windows that every evaluation of the run looks at; None while nothing is held out."""
     if digest is None:
         return None
@@ -98,7 +98,7 @@ def _digest(run: Path) -> str:
     return digest_file(run / HELD_OUT_NAME / MANIFEST_NAME)
 
 
-def _open(folder: Path, settings: RunSettings) -> TokenDataset | None:
+def _open(folder: Path, settings: TrainSettings) -> TokenDataset | None:
     try:
         return TokenDataset(
             folder,
@@ -111,7 +111,7 @@ def _open(folder: Path, settings: RunSettings) -> TokenDataset | None:
         return None
 
 
-def tell_held_out(run: Path, settings: RunSettings, digest: str | None, listen: Listener) -> None:
+def tell_held_out(run: Path, settings: TrainSettings, digest: str | None, listen: Listener) -> None:
     """Say how much the validation set is worth."""
     found = open_held_out(run, settings, digest)
     windows = 0 if found is None else found.window_count

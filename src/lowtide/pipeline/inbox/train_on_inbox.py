@@ -50,7 +50,7 @@ from lowtide.training.loop import Loop, RunContext, WhyStop
 from lowtide.training.pace import Pace
 from lowtide.training.run_folder import RUN_NAME, read_run_record
 from lowtide.training.run_results import FailedFile, InboxRun
-from lowtide.training.settings import RunSettings, steps_for, windows_for
+from lowtide.training.settings import TrainSettings, steps_for, windows_for
 from lowtide.training.tensorboard import Board
 from lowtide.units import format_bytes, format_count, printable
 
@@ -120,7 +120,7 @@ def opening_lines(chosen: ChosenInbox) -> list[str]:
 def train_on_inbox(
     inbox: PreparedInbox,
     out: str | Path,
-    settings: RunSettings,
+    settings: TrainSettings,
     *,
     until_empty: bool = False,
     memory: Budget | str | None = None,
@@ -386,7 +386,9 @@ class _Remembered:
         return self.answer
 
 
-def _settings_of_file(settings: RunSettings, entry: Entry, windows: TokenDataset) -> RunSettings:
+def _settings_of_file(
+    settings: TrainSettings, entry: Entry, windows: TokenDataset
+) -> TrainSettings:
     """The run's own, up to the file's last step. A sample is written where one is due, not for every file."""
     every = settings.sample_every
     due = every and entry.last_step // every > entry.first_step // every
@@ -399,21 +401,21 @@ def _settings_of_file(settings: RunSettings, entry: Entry, windows: TokenDataset
     )
 
 
-def _steps_on(windows: int, settings: RunSettings) -> int:
+def _steps_on(windows: int, settings: TrainSettings) -> int:
     if not windows:
         return 0
     per_step = settings.windows_per_step
     return steps_for(settings.epochs or 1.0, window_count=windows, windows_per_step=per_step)
 
 
-def _windows_of(entry: Entry, settings: RunSettings) -> int:
+def _windows_of(entry: Entry, settings: TrainSettings) -> int:
     """Number of sequences this file is trained on, over all epochs."""
     if not entry.steps:
         return 0
     return windows_for(settings.epochs or 1.0, window_count=entry.windows)
 
 
-def _open_windows(shards: Path, settings: RunSettings) -> TokenDataset:
+def _open_windows(shards: Path, settings: TrainSettings) -> TokenDataset:
     return TokenDataset(
         shards, settings.split, settings.shape.context, settings.seed, windows=settings.windows
     )

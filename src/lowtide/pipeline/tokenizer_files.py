@@ -21,8 +21,8 @@ from lowtide.pipeline.folder import TOKENIZER
 from lowtide.pipeline.job import Counts, JobInput, load_record
 from lowtide.pipeline.learn_run import Learning, LearntSize
 from lowtide.pipeline.measure_tokenizer import Comparison, NotCompared
-from lowtide.pipeline.train_prepare import TrainPrepared
-from lowtide.settings import TrainSettings
+from lowtide.pipeline.plan_tokenizer import TokenizerPlan
+from lowtide.settings import TokenizerSettings
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.source.blocks import BadRow
 from lowtide.storage.decode_json import InnerPath
@@ -59,12 +59,12 @@ class OutputFile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainManifest:
+class TokenizerManifest:
     """Everything that can be said about the tokenizer without saying how it was run."""
 
     format_version: int = 1
     tool_version: str = __version__
-    settings: TrainSettings
+    settings: TokenizerSettings
     corpus: tuple[CorpusFile, ...]
     documents: int
     text_bytes: int
@@ -91,7 +91,7 @@ def _describe_corpus(inputs: Sequence[JobInput]) -> tuple[CorpusFile, ...]:
     return tuple(sorted(files, key=lambda file: (file.fingerprint, file.size_bytes, file.name)))
 
 
-def corpus_inputs(manifest: TrainManifest, now: Sequence[JobInput]) -> tuple[JobInput, ...]:
+def corpus_inputs(manifest: TokenizerManifest, now: Sequence[JobInput]) -> tuple[JobInput, ...]:
     """The inputs a folder was made from, by name; times of writing are not kept, so those of `now` stand in."""
     times = {item.name: item.modified_ns for item in now}
     inputs = [
@@ -107,16 +107,16 @@ def corpus_inputs(manifest: TrainManifest, now: Sequence[JobInput]) -> tuple[Job
     return tuple(sorted(inputs, key=lambda item: item.name))
 
 
-def make_train_manifest(
-    settings: TrainSettings,
+def make_tokenizer_manifest(
+    settings: TokenizerSettings,
     inputs: Sequence[JobInput],
     counts: Counts,
     learning: Learning,
     files: Sequence[OutputFile],
-) -> TrainManifest:
+) -> TokenizerManifest:
     """The manifest of a run that is done."""
     totals = learning.totals
-    return TrainManifest(
+    return TokenizerManifest(
         settings=settings,
         corpus=_describe_corpus(inputs),
         documents=counts.documents,
@@ -131,12 +131,12 @@ def make_train_manifest(
     )
 
 
-def size_folder(settings: TrainSettings, vocab_size: int) -> str:
+def size_folder(settings: TokenizerSettings, vocab_size: int) -> str:
     """Where a vocabulary lies inside the output folder: in it, or by its size when there are several."""
     return "" if len(settings.vocab_size) == 1 else str(vocab_size)
 
 
-def refuse_linked_folders(folder: Path, settings: TrainSettings) -> None:
+def refuse_linked_folders(folder: Path, settings: TokenizerSettings) -> None:
     """UsageError where a link stands in place of a size's folder: what it leads to would be written into."""
     for size in settings.vocab_size:
         inside = folder / size_folder(settings, size)
@@ -148,7 +148,7 @@ def refuse_linked_folders(folder: Path, settings: TrainSettings) -> None:
 
 
 def write_vocabulary(
-    folder: Path, settings: TrainSettings, vocab_size: int, pairs: BytePairs
+    folder: Path, settings: TokenizerSettings, vocab_size: int, pairs: BytePairs
 ) -> list[OutputFile]:
     """Write all files of one size; none is announced before the manifest stands."""
     inside = size_folder(settings, vocab_size)
@@ -178,7 +178,7 @@ def _write(folder: Path, name: str, data: bytes) -> OutputFile:
 
 def write_run_record(
     folder: Path,
-    prepared: TrainPrepared,
+    prepared: TokenizerPlan,
     comparison: Comparison | NotCompared,
     *,
     bad: Sequence[BadRow],
@@ -201,12 +201,12 @@ def write_run_record(
     )
 
 
-def read_train_manifest(folder: Path) -> TrainManifest:
+def read_tokenizer_manifest(folder: Path) -> TokenizerManifest:
     """The manifest of a finished folder; VerificationError where it is not as it was written."""
-    return load_record(folder / TOKENIZER.manifest_name, TrainManifest)
+    return load_record(folder / TOKENIZER.manifest_name, TokenizerManifest)
 
 
-def verify_files(folder: Path, manifest: TrainManifest) -> None:
+def verify_files(folder: Path, manifest: TokenizerManifest) -> None:
     """VerificationError unless every file that the manifest names is there as it was written."""
     for file in manifest.files:
         path = folder / file.name
@@ -217,7 +217,7 @@ def verify_files(folder: Path, manifest: TrainManifest) -> None:
             )
 
 
-def remove_tokenizer(folder: Path, made_by: Sequence[TrainSettings]) -> None:
+def remove_tokenizer(folder: Path, made_by: Sequence[TokenizerSettings]) -> None:
     """Remove the files of tokenizers with these settings and nothing else. The manifest goes first."""
     with storage_errors(folder):
         (folder / TOKENIZER.manifest_name).unlink(missing_ok=True)
@@ -237,7 +237,7 @@ def empty_work_folder(folder: Path) -> None:
         (work / TOKENIZER.work_name).unlink(missing_ok=True)
 
 
-def _remove_outputs(folder: Path, settings: TrainSettings) -> None:
+def _remove_outputs(folder: Path, settings: TokenizerSettings) -> None:
     names = ["tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt"]
     names.append(rank_file_name(settings.pattern))
     for size in settings.vocab_size:

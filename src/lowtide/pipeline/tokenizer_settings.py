@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from lowtide.errors import UsageError
-from lowtide.settings import END_OF_TEXT, TrainSettings, check_choices, refuse_unknown
+from lowtide.settings import END_OF_TEXT, TokenizerSettings, check_choices, refuse_unknown
 from lowtide.storage.decode_json import convert_json
 from lowtide.tokenizer.byte_pairs import unspell
 
@@ -18,26 +18,26 @@ _LONGEST_SPECIAL_BYTES = 1024
 """Every beginning of a special token is looked for wherever text is cut."""
 
 
-def make_train_settings(chosen: Mapping[str, object]) -> TrainSettings:
+def make_tokenizer_settings(chosen: Mapping[str, object]) -> TokenizerSettings:
     """Settings out of named values; sizes come in any order and leave ascending."""
-    refuse_unknown(TrainSettings, chosen)
+    refuse_unknown(TokenizerSettings, chosen)
     resolved = dict(chosen)
     sizes = resolved.get("vocab_size")
     if isinstance(sizes, Sequence):
         resolved["vocab_size"] = tuple(sorted(set(sizes)))
     try:
-        return convert_json(resolved, TrainSettings)
+        return convert_json(resolved, TokenizerSettings)
     except msgspec.ValidationError as cause:
         raise UsageError(
             f"a setting is not valid: {cause}", remedy="see `lowtide train-tokenizer --help`"
         ) from cause
 
 
-def normalise(settings: TrainSettings) -> TrainSettings:
+def normalise(settings: TokenizerSettings) -> TokenizerSettings:
     """One size or token given by itself becomes a tuple of one; sizes ascend, each once."""
     sizes: object = settings.vocab_size
     tokens: object = settings.special_token
-    return make_train_settings(
+    return make_tokenizer_settings(
         {
             **settings.as_record(),
             "vocab_size": (sizes,) if isinstance(sizes, int) else sizes,
@@ -56,7 +56,7 @@ def choose_special_tokens(named: Sequence[str], *, none: bool) -> tuple[str, ...
     return () if none else tuple(named) or (END_OF_TEXT,)
 
 
-def check_train_settings(settings: TrainSettings) -> None:
+def check_tokenizer_settings(settings: TokenizerSettings) -> None:
     """Refuse what cannot be meant, before anything is read."""
     check_choices(settings)
     _check_special_tokens(settings.special_token)
@@ -78,7 +78,7 @@ def check_train_settings(settings: TrainSettings) -> None:
         )
 
 
-def _check_sizes(settings: TrainSettings) -> None:
+def _check_sizes(settings: TokenizerSettings) -> None:
     if not settings.vocab_size:
         raise UsageError("no vocabulary size is given", remedy="pass `--vocab-size 32000`")
     least = _BYTES + len(settings.special_token)

@@ -12,8 +12,8 @@ from lowtide.memory.allocator import return_large_pieces
 from lowtide.memory.budget import Budget
 from lowtide.pipeline.estimate import free_bytes, refuse_full_disk, refuse_stdin
 from lowtide.pipeline.folder import TOKENIZER, check_folder
-from lowtide.pipeline.train_prepare import TrainPrepared, prepare_training
-from lowtide.settings import TrainSettings
+from lowtide.pipeline.plan_tokenizer import TokenizerPlan, plan_tokenizer
+from lowtide.settings import TokenizerSettings
 from lowtide.source.arrow_memory import plain_allocation
 from lowtide.source.find_inputs import Skipped, describe_skipped
 from lowtide.source.sample import SampledText, sample_inputs
@@ -33,7 +33,7 @@ _OUTPUT_BYTES_A_TOKEN = 96
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainEstimate:
+class TokenizerEstimate:
     """Figures before the work. Sizes of inputs and free disk are measured, the rest is predicted."""
 
     inputs: int
@@ -92,21 +92,21 @@ class TrainEstimate:
         ]
 
 
-def estimate_training(
+def estimate_tokenizer(
     inputs: Sequence[str],
     out: str | Path | None,
-    settings: TrainSettings,
+    settings: TokenizerSettings,
     *,
     memory: Budget | str | None = None,
     workers: int | None = None,
-) -> TrainEstimate:
+) -> TokenizerEstimate:
     """Predict a run from a few hundred KiB; refuse (exit 3) what cannot fit on the disk."""
     started = time.perf_counter()
     refuse_stdin(inputs)
     folder = None if out is None else as_path(out)
     if folder is not None:
         check_folder(folder, TOKENIZER)
-    prepared = prepare_training(inputs, settings, out=folder, memory=memory, workers=workers)
+    prepared = plan_tokenizer(inputs, settings, out=folder, memory=memory, workers=workers)
     start_seconds = time.perf_counter() - started
     read = replace(prepared.read, block_bytes=_SAMPLE_BYTES)
     return_large_pieces()
@@ -128,7 +128,7 @@ class _Probe:
     seconds: float
 
 
-def _probe(samples: list[SampledText], prepared: TrainPrepared) -> _Probe:
+def _probe(samples: list[SampledText], prepared: TokenizerPlan) -> _Probe:
     counter = WordCounter(prepared.rules, allowance_bytes=_PROBE_TABLE_BYTES)
     seconds, half_words = 0.0, 0
     try:
@@ -145,12 +145,12 @@ def _probe(samples: list[SampledText], prepared: TrainPrepared) -> _Probe:
 
 
 def _predict(
-    prepared: TrainPrepared,
+    prepared: TokenizerPlan,
     samples: list[SampledText],
     probe: _Probe,
     start_seconds: float,
     disk_free_bytes: int,
-) -> TrainEstimate:
+) -> TokenizerEstimate:
     allowances = prepared.allowances
     sampled_bytes = sum(sample.text_bytes for sample in samples)
     text_bytes = sum(sample.text_bytes * sample.stands_for for sample in samples)
@@ -159,7 +159,7 @@ def _predict(
     distinct_bytes = distinct * _WORD_BYTES
     sizes = prepared.settings.vocab_size
     learn_seconds = distinct_bytes / _LEARNT_BYTES_A_SECOND
-    return TrainEstimate(
+    return TokenizerEstimate(
         inputs=len(prepared.inputs),
         skipped=prepared.skipped,
         input_bytes=prepared.input_bytes,

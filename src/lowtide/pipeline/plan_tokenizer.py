@@ -17,8 +17,8 @@ from lowtide.memory.meter import child_pids, private_bytes
 from lowtide.pipeline.prepare import choose_workers, delimiter_beside
 from lowtide.pipeline.spend import LIBRARIES_BYTES, SLACK_SHARE, foreign_bytes, reader_bytes
 from lowtide.pipeline.stage import Plan
-from lowtide.pipeline.train_settings import check_train_settings, normalise
-from lowtide.settings import TrainSettings
+from lowtide.pipeline.tokenizer_settings import check_tokenizer_settings, normalise
+from lowtide.settings import TokenizerSettings
 from lowtide.source.find_inputs import InputKind, survey_inputs
 from lowtide.source.safe_cuts import CutRule
 from lowtide.source.stream import ReadSettings
@@ -37,7 +37,7 @@ _LEAST_MERGE_BYTES = 16 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainAllowances:
+class TokenizerAllowances:
     """What each part of the two steps may use."""
 
     workers: int
@@ -53,11 +53,11 @@ class TrainAllowances:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TrainPrepared(Plan):
+class TokenizerPlan(Plan):
     """The plan of `train-tokenizer`."""
 
-    settings: TrainSettings
-    allowances: TrainAllowances
+    settings: TokenizerSettings
+    allowances: TokenizerAllowances
     rules: CountRules
 
     def notes(self) -> Iterator[str]:
@@ -70,18 +70,18 @@ class TrainPrepared(Plan):
         yield from Plan.notes(self)
 
 
-def prepare_training(
+def plan_tokenizer(
     inputs: Sequence[str],
-    settings: TrainSettings,
+    settings: TokenizerSettings,
     *,
     out: Path | None,
     memory: Budget | str | None = None,
     workers: int | None = None,
-) -> TrainPrepared:
+) -> TokenizerPlan:
     """Find and decide; refuse what cannot work. Reads footers, sizes and first bytes, no text."""
     foreign_pids = frozenset(child_pids(os.getpid()))
     settings = normalise(settings)
-    check_train_settings(settings)
+    check_tokenizer_settings(settings)
     budget = memory if isinstance(memory, Budget) else choose_budget(memory, machine_limit())
     surveyed = survey_inputs(inputs, leave_out=out, input_format=settings.input_format)
     found = surveyed.files
@@ -93,7 +93,7 @@ def prepare_training(
     check_merge_room(settings.most_merges, allowances.merge_bytes)
     delimiter = delimiter_beside(set(settings.special_token), found, settings.separator)
     special = tuple(token.encode() for token in settings.special_token)
-    return TrainPrepared(
+    return TokenizerPlan(
         settings=settings,
         inputs=found,
         skipped=surveyed.skipped,
@@ -114,7 +114,7 @@ def prepare_training(
     )
 
 
-def spend_on_training(budget: Budget, *, workers: int, reads_rows: bool) -> TrainAllowances:
+def spend_on_training(budget: Budget, *, workers: int, reads_rows: bool) -> TokenizerAllowances:
     """The most workers, up to `workers`, and the largest blocks and tables that the budget carries."""
     for count in range(workers, 0, -1):
         for block_bytes in _BLOCK_SIZES:
@@ -137,7 +137,7 @@ def _needs(workers: int, block_bytes: int, reads_rows: bool) -> dict[str, int]:
 
 def _with_rest(
     budget: Budget, needs: dict[str, int], workers: int, block_bytes: int
-) -> TrainAllowances:
+) -> TokenizerAllowances:
     """Of what is left, tables and reader get half each: more words at once, and longer ones."""
     rest = budget.total_bytes - sum(needs.values())
     slack = max(needs["slack"], budget.total_bytes // SLACK_SHARE)
@@ -145,7 +145,7 @@ def _with_rest(
     table_bytes = min(LEAST_TABLE_BYTES + rest // 2 // workers, _MOST_TABLE_BYTES)
     tables = max(needs["tables of words"], workers * (table_bytes + BUFFER_BYTES))
     reader = needs["reader"] + rest - (tables - needs["tables of words"])
-    return TrainAllowances(
+    return TokenizerAllowances(
         workers=workers,
         block_bytes=block_bytes,
         table_bytes=table_bytes,
