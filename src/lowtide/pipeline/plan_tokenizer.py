@@ -75,7 +75,7 @@ def plan_tokenizer(
     settings: TokenizerSettings,
     *,
     out: Path | None,
-    memory: Budget | str | None = None,
+    memory: Budget | str | int | None = None,
     workers: int | None = None,
 ) -> TokenizerPlan:
     """Find and decide; refuse what cannot work. Reads footers, sizes and first bytes, no text."""

@@ -100,9 +100,9 @@ def runs_jinja(settings: TokenizeSettings) -> bool:
 def check_settings(settings: TokenizeSettings) -> None:
     """Refuse what cannot be meant, before anything is read."""
     check_choices(settings)
-    if not (math.isfinite(settings.held_out_share) and 0 <= settings.held_out_share < 1):
+    if not is_share(settings.held_out_share):
         raise UsageError(
-            f"--val {settings.val} is not a share of the data",
+            f"--val {settings.val!r} is not a share of the data",
             remedy="pass a number from 0 (no validation) to below 1, such as `--val 0.0005`",
         )
     if not settings.separator:
@@ -119,6 +119,11 @@ def check_settings(settings: TokenizeSettings) -> None:
         _refuse_settings_of_examples(settings)
     else:
         _check_examples(settings)
+
+
+def is_share(value: object) -> bool:
+    """Whether it is a number from 0 to below 1."""
+    return isinstance(value, int | float) and math.isfinite(value) and 0 <= value < 1
 
 
 def _refuse_settings_of_examples(settings: TokenizeSettings) -> None:

@@ -9,6 +9,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
+
 from lowtide import __version__
 from lowtide.errors import DataError, VerificationError
 from lowtide.journal import LOG_NAME
@@ -115,6 +117,7 @@ class ShardRun:
             self.counts = Counts()
             self.checkpoint()  # without it, a crash could leave files that nobody may clear away
             return
+        _check_progress(folder, at, input_count=len(prepared.inputs))
         self._train, self._val = (
             SplitWriter.resume(folder, prepared.layout, mark) for mark in (at.train, at.val)
         )
@@ -288,6 +291,19 @@ class ShardRun:
         grown = full > self._full_shards
         self._full_shards = full
         return grown
+
+
+def _check_progress(folder: Path, progress: Progress, *, input_count: int) -> None:
+    """VerificationError for a checkpoint that no run over so many inputs can have stored."""
+    cursor, counts = progress.cursor, progress.counts
+    numbers = [cursor.file, cursor.position, cursor.within, progress.done_bytes]
+    numbers += [number for number in msgspec.to_builtins(counts).values() if type(number) is int]
+    if min(numbers) < 0 or cursor.file > input_count:
+        raise VerificationError(
+            f"{folder / WORK_FOLDER / SHARDS.progress_name} does not hold what it should: a count below 0, or "
+            f"a place beyond the {input_count} inputs",
+            remedy="pass `--restart` to begin again",
+        )
 
 
 def make_manifest(

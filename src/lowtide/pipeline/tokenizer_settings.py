@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 
 import msgspec
 
 from lowtide.errors import UsageError
+from lowtide.pipeline.settings import is_share
 from lowtide.settings import END_OF_TEXT, TokenizerSettings, check_choices, refuse_unknown
 from lowtide.storage.decode_json import convert_json
 from lowtide.tokenizer.byte_pairs import unspell
@@ -66,9 +66,9 @@ def check_tokenizer_settings(settings: TokenizerSettings) -> None:
             f"--min-frequency {settings.min_frequency} is below zero",
             remedy="pass how often a pair must come to be merged, such as 2",
         )
-    if not (math.isfinite(settings.val) and 0 <= settings.val < 1):
+    if not is_share(settings.val):
         raise UsageError(
-            f"--val {settings.val} is not a share of the data",
+            f"--val {settings.val!r} is not a share of the data",
             remedy="pass a number from 0 (learn from everything) to below 1, such as `--val 0.0005`",
         )
     if not settings.separator:

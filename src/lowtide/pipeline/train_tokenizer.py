@@ -74,7 +74,7 @@ def train_tokenizer(
     out: str | Path,
     settings: TokenizerSettings | None = None,
     *,
-    memory: Budget | str | None = None,
+    memory: Budget | str | int | None = None,
     workers: int | None = None,
     restart: bool = False,
     listen: Listener = ignore,

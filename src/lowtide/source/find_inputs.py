@@ -39,6 +39,7 @@ from lowtide.source.recognise import (
     recognise,
     refuse_foreign,
 )
+from lowtide.storage.paths import as_path
 from lowtide.units import printable
 
 STDIN = Path("-")
@@ -115,8 +116,8 @@ class FoundInputs:
 def input_names(inputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
     """A single path, or several, as a list: a lone string is a path, not a list of letters."""
     if isinstance(inputs, str | os.PathLike):
-        return [os.fspath(inputs)]
-    return [os.fspath(item) for item in inputs]
+        inputs = [inputs]
+    return [os.fspath(item) for item in inputs if as_path(item)]
 
 
 def find_inputs(
