@@ -121,6 +121,10 @@ MARKUP = {
     "array.json": b'[\n {"text": "one"}]',
     "object.json": b'{\n "text": "one"}',
     "lines.json": LINES,
+    "a.xml": b"<doc>just a word</doc>",
+    "a.ipynb": b'{"cells": []}',
+    "a.rtf": b"{\\rtf1 just a word}",
+    "a.ps": b"%!PS-Adobe-3.0\nshowpage",
     "plain.pdf": b"%PDF-1.4\n1 0 obj\n<< /Type /Catalog >>\nendobj\n",
     "old.pdf": b"%PDF-1.4\r" + TEXT,
 }
@@ -518,3 +522,18 @@ def test_what_was_skipped_is_told_and_kept(capsys: Capsys, tmp_path: Path, comma
     assert again.json["skipped"] == told
     asked = (*words[:2], "--out", tmp_path / "other", "--dry-run", "--json", *size)
     assert call(capsys, *asked).json["skipped"] == told
+
+
+@pytest.mark.parametrize(
+    "array", [b'[{"text": "one"}, {"text": "two"}]\n', b'[\n {"text": "one"}\n]']
+)
+def test_an_array_that_is_called_jsonl_is_named(tmp_path: Path, array: bytes) -> None:
+    (tmp_path / "a.jsonl").write_bytes(array)
+    with pytest.raises(DataError, match="a JSON array") as caught:
+        find_inputs([str(tmp_path / "a.jsonl")])
+    assert "--bad-text" not in caught.value.remedy
+
+
+def test_a_bad_first_line_is_no_array(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'[{"text": "one"}]\n{"text": "two"}\n')
+    assert find_inputs([str(tmp_path / "a.jsonl")])

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import click
 import pyarrow as pa
 import pytest
 
-from lowtide import inspect, sample, tokenize, train_tokenizer
+from lowtide import TokenizeSettings, TrainSettings, inspect, sample, tokenize, train_tokenizer
 from lowtide.cli.main import cli
 from lowtide.errors import UsageError
 from lowtide.model.gpt import GPT
+from tests import commands
 from tests.commands import LOWTIDE, Outcome, lowtide
 from tests.runs import TINY, add_checkpoint, begin_run
 
@@ -84,7 +85,7 @@ def test_every_option_takes_or_refuses_any_text(folder: Path, name: str) -> None
             assert_told(lowtide(name, *call, cwd=folder))
 
 
-@pytest.mark.parametrize("name", ["a\0b", "\ud800"])
+@pytest.mark.parametrize("name", ["", "a\0b", "\ud800", "c" * 5000])
 def test_a_path_that_no_file_can_have_is_refused_from_python(name: str, tmp_path: Path) -> None:
     text = tmp_path / "a.txt"
     text.write_text("some words")
@@ -98,6 +99,55 @@ def test_a_path_that_no_file_can_have_is_refused_from_python(name: str, tmp_path
     for call in calls:
         with pytest.raises(UsageError):
             call()
+
+
+PLACELESS = (
+    ("tokenize", "", "--out", "out"),
+    ("tokenize", "a.txt", "--out", ""),
+    ("tokenize", "c" * 5000, "--out", "out"),
+    ("train-tokenizer", "", "--out", "out"),
+    ("inspect", ""),
+    ("why", "--kernel-log", ""),
+)
+
+
+@pytest.mark.parametrize("words", PLACELESS)
+def test_an_empty_or_too_long_path_is_refused(
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    words: tuple[str, ...],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("some words")
+    refused = commands.call(capsys, *words)
+    assert refused.code == 2
+    assert "--out" not in refused.hint
+    assert not Path("out").exists()
+
+
+@pytest.mark.parametrize("learn", [tokenize, train_tokenizer])
+def test_a_memory_in_bytes_is_taken(learn: Callable[..., object], tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("some words to learn\n" * 100)
+    learn(tmp_path / "a.txt", tmp_path / "out", memory=256 << 20)
+    assert list((tmp_path / "out").iterdir())
+
+
+@pytest.mark.parametrize("wrong", [{"memory": 0.5}, {"workers": "2"}, {"val": "0.1"}])
+@pytest.mark.parametrize(
+    ("learn", "settings"), [(tokenize, TokenizeSettings), (train_tokenizer, TrainSettings)]
+)
+def test_a_value_of_another_type_is_refused(
+    learn: Callable[..., object],
+    settings: Callable[..., object],
+    wrong: dict[str, object],
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "a.txt").write_text("some words")
+    given = dict(wrong)
+    named = {"val": given.pop("val")} if "val" in given else {}
+    with pytest.raises(UsageError):
+        learn(tmp_path / "a.txt", tmp_path / "out", settings(**named), **given)
 
 
 @pytest.mark.parametrize("key", ["out", "template", "tokenizer", "column", "separator"])

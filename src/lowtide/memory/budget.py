@@ -49,11 +49,17 @@ class Budget:
         return f"{format_bytes(self.total_bytes)} {_RULES[self.source]}"
 
 
-def choose_budget(text: str | None, limit: MemoryLimit, *, generous: bool = False) -> Budget:
-    """`"1GiB"` as named, `"50%"` of the limit, `None` a quarter of it, at most 2 GiB; at most the limit.
+def choose_budget(text: str | int | None, limit: MemoryLimit, *, generous: bool = False) -> Budget:
+    """`"1GiB"` or bytes as named, `"50%"` of the limit, `None` a quarter of it up to 2 GiB; at most the limit.
 
     Generous, for work whose size the user has chosen already, such as a model: `None` leaves a quarter free.
     """
+    if isinstance(text, int):
+        text = f"{text} B"
+    if text is not None and not isinstance(text, str):
+        raise UsageError(
+            f"memory cannot be {text!r}", remedy='pass a size such as "1GiB", a share, or bytes'
+        )
     if text is None:
         if generous:
             return Budget(total_bytes=limit.spare_bytes, source="spare", limit=limit)

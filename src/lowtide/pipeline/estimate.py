@@ -120,7 +120,7 @@ def estimate(
     out: str | Path | None,
     settings: TokenizeSettings,
     *,
-    memory: Budget | str | None = None,
+    memory: Budget | str | int | None = None,
     workers: int | None = None,
     seed: int = 0,
 ) -> Estimate:

@@ -80,7 +80,7 @@ def prepare(
     settings: TokenizeSettings,
     *,
     out: Path | None = None,
-    memory: Budget | str | None = None,
+    memory: Budget | str | int | None = None,
     workers: int | None = None,
 ) -> Prepared:
     """Find, load and decide; refuse what cannot work. Reads footers, sizes and first bytes, no text.
@@ -236,8 +236,10 @@ def _choose_reading(
 
 def choose_workers(wanted: int | None) -> int:
     """As many threads as there are cores for us, or fewer if told so."""
-    if wanted is not None and wanted < 1:
-        raise UsageError(f"--workers {wanted} is not a number of threads", remedy="pass 1 or more")
+    if wanted is not None and (not isinstance(wanted, int) or wanted < 1):
+        raise UsageError(
+            f"--workers {wanted!r} is not a number of threads", remedy="pass 1 or more"
+        )
     affinity = getattr(os, "sched_getaffinity", None)
     cores = len(affinity(0)) if affinity else os.cpu_count() or 1
     return cores if wanted is None else min(wanted, cores * 4)

@@ -182,9 +182,9 @@ def check_settings(settings: TokenizeSettings) -> None:
     check_choice("eot", settings.placement, get_args(Placement))
     check_choice("bad-text", settings.bad_text, get_args(BadText))
     check_choice("special-in-text", settings.special_in_text, get_args(SpecialInText))
-    if not (math.isfinite(settings.held_out_share) and 0 <= settings.held_out_share < 1):
+    if not is_share(settings.held_out_share):
         raise UsageError(
-            f"--val {settings.val} is not a share of the data",
+            f"--val {settings.val!r} is not a share of the data",
             remedy="pass a number from 0 (no validation) to below 1, such as `--val 0.0005`",
         )
     if not settings.separator:
@@ -232,6 +232,11 @@ def check_input_format(input_format: str | None) -> None:
     """Refuse an unknown input format; None is fine: file names decide."""
     if input_format is not None:
         check_choice("input-format", input_format, get_args(InputFormat))
+
+
+def is_share(value: object) -> bool:
+    """Whether it is a number from 0 to below 1."""
+    return isinstance(value, int | float) and math.isfinite(value) and 0 <= value < 1
 
 
 def check_choice(name: str, value: str, choices: tuple[str, ...]) -> None:

@@ -82,7 +82,7 @@ def tokenize(
     out: str | Path,
     settings: TokenizeSettings | None = None,
     *,
-    memory: Budget | str | None = None,
+    memory: Budget | str | int | None = None,
     workers: int | None = None,
     restart: bool = False,
     listen: Listener = ignore,

@@ -33,7 +33,7 @@ def train(
     out: str | Path,
     settings: RunSettings,
     *,
-    memory: Budget | str | None = None,
+    memory: Budget | str | int | None = None,
     restart: bool = False,
     listen: Listener = ignore,
     should_stop: ShouldStop | None = None,

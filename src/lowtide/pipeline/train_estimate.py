@@ -97,7 +97,7 @@ def estimate_training(
     out: str | Path | None,
     settings: TrainSettings,
     *,
-    memory: Budget | str | None = None,
+    memory: Budget | str | int | None = None,
     workers: int | None = None,
 ) -> TrainEstimate:
     """Predict a run from a few hundred KiB; refuse (exit 3) what cannot fit on the disk."""

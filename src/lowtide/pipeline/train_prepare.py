@@ -55,7 +55,7 @@ def prepare_training(
     settings: TrainSettings,
     *,
     out: Path | None,
-    memory: Budget | str | None = None,
+    memory: Budget | str | int | None = None,
     workers: int | None = None,
 ) -> TrainPrepared:
     """Find and decide; refuse what cannot work. Reads footers, sizes and first bytes, no text."""

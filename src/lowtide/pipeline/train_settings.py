@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import get_args
@@ -10,7 +9,7 @@ from typing import get_args
 import msgspec
 
 from lowtide.errors import UsageError
-from lowtide.pipeline.settings import check_choice, check_input_format
+from lowtide.pipeline.settings import check_choice, check_input_format, is_share
 from lowtide.source.blocks import BadText
 from lowtide.source.find_inputs import InputFormat
 from lowtide.storage.decode_json import convert_json
@@ -110,9 +109,9 @@ def check_train_settings(settings: TrainSettings) -> None:
             f"--min-frequency {settings.min_frequency} is below zero",
             remedy="pass how often a pair must come to be merged, such as 2",
         )
-    if not (math.isfinite(settings.val) and 0 <= settings.val < 1):
+    if not is_share(settings.val):
         raise UsageError(
-            f"--val {settings.val} is not a share of the data",
+            f"--val {settings.val!r} is not a share of the data",
             remedy="pass a number from 0 (learn from everything) to below 1, such as `--val 0.0005`",
         )
     if not settings.separator:

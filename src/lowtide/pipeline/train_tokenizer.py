@@ -103,7 +103,7 @@ def train_tokenizer(
     out: str | Path,
     settings: TrainSettings | None = None,
     *,
-    memory: Budget | str | None = None,
+    memory: Budget | str | int | None = None,
     workers: int | None = None,
     restart: bool = False,
     listen: Listener = ignore,

@@ -95,12 +95,13 @@ def gather_evidence(question: Question) -> Evidence:
 def _find_files(question: Question) -> tuple[Path | None, list[Path], Path | None]:
     """The journal, the logs, and the folder that the run writes into."""
     logs = [question.log] if question.log is not None else []
-    for path in (question.target, question.log, question.kernel_log):
+    for path, remedy in (
+        (question.target, "pass a RUN folder, a timeline of `lowtide watch` or a log file"),
+        (question.log, "pass as `--log` the file that the program's output went to"),
+        (question.kernel_log, "save it with `dmesg > FILE`, and pass that as `--kernel-log`"),
+    ):
         if path is not None and not path.exists():
-            raise UsageError(
-                f"{path} does not exist",
-                remedy="pass a RUN folder, a timeline of `lowtide watch` or a log file",
-            )
+            raise UsageError(f"{path} does not exist", remedy=remedy)
     target = question.target
     if target is None:
         return None, logs, question.log.parent if question.log else None

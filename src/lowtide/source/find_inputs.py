@@ -39,6 +39,7 @@ from lowtide.source.recognise import (
     refuse_foreign,
 )
 from lowtide.source.skipped import Skipped, SkippedFiles, describe_skipped
+from lowtide.storage.paths import as_path
 
 STDIN = Path("-")
 Compression = Literal["", "gz", "zst"]
@@ -103,8 +104,8 @@ class FoundInputs:
 def input_names(inputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
     """A single path, or several, as a list: a text alone is a path, and not its letters."""
     if isinstance(inputs, str | os.PathLike):
-        return [os.fspath(inputs)]
-    return [os.fspath(item) for item in inputs]
+        inputs = [inputs]
+    return [os.fspath(item) for item in inputs if as_path(item)]
 
 
 def find_inputs(

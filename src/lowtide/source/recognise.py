@@ -166,6 +166,18 @@ _BY_SUFFIX = {
     ".html": _HTML_PAGE,
     ".htm": _HTML_PAGE,
     ".xhtml": _HTML_PAGE,
+    ".xml": Foreign(what="XML", remedy=f"write its texts as plain text or JSONL; {_AS_TEXT}"),
+    ".ipynb": Foreign(
+        what="a Jupyter notebook",
+        remedy=f"take its text out first (`jupyter nbconvert --to markdown FILE`); {_AS_TEXT}",
+    ),
+    ".rtf": Foreign(
+        what="RTF",
+        remedy=f"take its text out first (`pandoc -t plain FILE -o NEW.txt`); {_AS_TEXT}",
+    ),
+    ".ps": Foreign(
+        what="PostScript", remedy=f"take its text out first (`ps2ascii FILE NEW.txt`); {_AS_TEXT}"
+    ),
 }
 
 
@@ -176,9 +188,11 @@ def recognise(start: bytes, *, suffix: str = "", stated: str | None) -> Foreign 
     read ("text", "jsonl"), or None; if it is given, only what is proven counts.
     """
     proven = _recognise_bytes(start, is_stated_text=stated == "text")
+    text = start.removeprefix(codecs.BOM_UTF8).lstrip()
+    if proven is None and stated == "jsonl" and _is_one_array(text):
+        return _ARRAY_OF_JSON
     if proven is not None or stated is not None:
         return proven
-    text = start.removeprefix(codecs.BOM_UTF8).lstrip()
     if not text:
         return None
     if suffix in _BY_SUFFIX:
@@ -215,6 +229,13 @@ def _begins_json_array(text: bytes) -> bool:
     except (ValueError, RecursionError):
         return False
     return line[end:].lstrip()[:1] in (",", "]", "")
+
+
+def _is_one_array(text: bytes) -> bool:
+    """Whether it is a list of objects, and not a bad line before good ones."""
+    line, _, rest = text.partition(b"\n")
+    goes_on = line.rstrip().endswith(b"]") and rest.strip() != b""
+    return not goes_on and text[:1] == b"[" and bool(_JSON_OBJECT.match(text[1:].lstrip()))
 
 
 def recognise_json(text: bytes) -> Foreign:

@@ -20,6 +20,7 @@ from typing import Literal
 import xxhash
 
 from lowtide.errors import UsageError
+from lowtide.storage.paths import as_path
 from lowtide.tokenizer import hugging_face
 from lowtide.tokenizer.byte_pairs import unspell
 from lowtide.tokenizer.patterns import PatternName
@@ -114,7 +115,7 @@ def load_vocabulary(source: str) -> Vocabulary:
         return from_ranks(data.read_bytes(), name="gpt2")
     if source in NAMES:
         return from_ranks(_published_ranks(source), name=source)
-    path = Path(source)
+    path = as_path(source)
     if path.is_dir():
         path = path / "tokenizer.json"
     if not path.is_file():

@@ -63,7 +63,7 @@ def train_on_inbox(
     settings: RunSettings,
     *,
     until_empty: bool = False,
-    memory: Budget | str | None = None,
+    memory: Budget | str | int | None = None,
     restart: bool = False,
     listen: Listener = ignore,
     should_stop: ShouldStop | None = None,
