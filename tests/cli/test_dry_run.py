@@ -193,3 +193,10 @@ def test_a_dry_run_needs_no_folder_and_makes_none(
     assert call(capsys, command, "--dry-run", homogeneous / "a.txt").code == 0
     refused = call(capsys, command, homogeneous / "a.txt")
     assert (refused.code, list(tmp_path.iterdir())) == (2, [])
+
+
+@pytest.mark.parametrize("line", ["no JSON", '{"text": ""}', ""])
+def test_inputs_without_text_end_as_the_run_does(capsys: Capsys, tmp_path: Path, line: str) -> None:
+    (tmp_path / "a.jsonl").write_text(f"{line}\n" * 100)
+    words = ("tokenize", tmp_path / "a.jsonl", "--out", tmp_path / "out", "--bad-text", "skip")
+    assert call(capsys, *words, "--dry-run").code == call(capsys, *words).code

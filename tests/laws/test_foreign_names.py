@@ -128,6 +128,23 @@ def test_a_forged_checkpoint_neither_writes_nor_removes_other_files(
     assert [path.read_text() for path in precious[:2]] == ["years of work"] * 2
 
 
+@pytest.mark.parametrize(
+    ("part", "name", "number"),
+    [("cursor", "file", 7), ("cursor", "file", -1), ("cursor", "position", -1), ("counts", "tokens", -5)],
+)  # fmt: skip
+def test_a_checkpoint_that_no_run_can_have_stored_is_refused(
+    text: Path, stopped: Path, part: str, name: str, number: int
+) -> None:
+    def change(record: Any) -> None:
+        record[part][name] = number
+
+    forge(stopped / ".lowtide" / "progress.json", change)
+    with pytest.raises(VerificationError) as caught:
+        lowtide.tokenize([text], stopped)
+    assert "--restart" in caught.value.remedy
+    lowtide.tokenize([text], stopped, restart=True)
+
+
 def test_a_forged_export_writes_no_other_file(tmp_path: Path, text: Path) -> None:
     lowtide.tokenize([text], tmp_path / "in", lowtide.TokenizeSettings(val=0))
     out, dataset = tmp_path / "out", open_dataset(tmp_path / "in")

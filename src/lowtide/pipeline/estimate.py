@@ -12,7 +12,7 @@ from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from lowtide.errors import DoesNotFitError, UsageError
+from lowtide.errors import DataError, DoesNotFitError, UsageError
 from lowtide.memory.allocator import return_large_pieces
 from lowtide.memory.budget import Budget
 from lowtide.pipeline.encode_blocks import make_run
@@ -146,6 +146,11 @@ def estimate(
         with closing(encoder):
             probe = _probe(samples, encoder, prepared)
         start_seconds += _time_fingerprints(prepared.inputs)
+    if not any(sample.text_bytes for sample in samples):
+        raise DataError(
+            "no text was found in the inputs",
+            remedy="check the paths and `--column` or `--separator`",
+        )
     found = _predict(prepared, samples, probe, documents, start_seconds, free_bytes(folder))
     refuse_full_disk(found.disk_needed_bytes, found.disk_free_bytes, folder)
     return found

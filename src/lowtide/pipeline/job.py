@@ -163,6 +163,19 @@ def load_progress(folder: Path, name: str = PROGRESS_NAME) -> Progress | None:
     return convert_sealed(path, Progress) if path.exists() else None
 
 
+def check_progress(folder: Path, progress: Progress, *, input_count: int) -> None:
+    """VerificationError for a checkpoint that no run over so many inputs can have stored."""
+    cursor, counts = progress.cursor, progress.counts
+    numbers = [cursor.file, cursor.position, cursor.within, progress.done_bytes]
+    numbers += [number for number in msgspec.to_builtins(counts).values() if type(number) is int]
+    if min(numbers) < 0 or cursor.file > input_count:
+        raise VerificationError(
+            f"{folder / WORK_FOLDER / PROGRESS_NAME} does not hold what it should: a count below 0, or a "
+            f"place beyond the {input_count} inputs",
+            remedy="pass `--restart` to begin again",
+        )
+
+
 def loosen(before: Job, now: Job, progress: Progress) -> Job:
     """`before` with the policies that were "fail" and are milder `now`.
 

@@ -12,6 +12,7 @@ from lowtide.pipeline.job import (
     Counts,
     Progress,
     add_block,
+    check_progress,
     store_progress,
 )
 from lowtide.pipeline.job_inputs import JobInput
@@ -79,6 +80,7 @@ class ShardRun:
     @classmethod
     def resume(cls, folder: Path, prepared: Prepared, progress: Progress) -> Self:
         """Go on from a checkpoint: what stands is read and compared with its digests first."""
+        check_progress(folder, progress, input_count=len(prepared.inputs))
         train, val = (
             SplitWriter.resume(folder, prepared.layout, mark)
             for mark in (progress.train, progress.val)
