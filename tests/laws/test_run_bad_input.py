@@ -197,7 +197,7 @@ def test_a_place_that_takes_no_checkpoints_is_told_before_the_first_step(desk: D
 
 def test_a_name_too_long_for_the_disk_is_told(desk: Desk) -> None:
     desk.run = desk.folder / ("r" * 300)
-    assert "too long" in desk.refused(code=1).err
+    assert "too long" in desk.refused().err
 
 
 def test_a_folder_of_other_things_is_left_alone(desk: Desk) -> None:
