@@ -11,7 +11,7 @@ import click
 import pyarrow as pa
 import pytest
 
-from lowtide import TokenizeSettings, TrainSettings, inspect, sample, tokenize, train_tokenizer
+from lowtide import TokenizeSettings, TokenizerSettings, inspect, sample, tokenize, train_tokenizer
 from lowtide.cli.main import cli
 from lowtide.errors import UsageError
 from lowtide.model.gpt import GPT
@@ -135,7 +135,7 @@ def test_a_memory_in_bytes_is_taken(learn: Callable[..., object], tmp_path: Path
 
 @pytest.mark.parametrize("wrong", [{"memory": 0.5}, {"workers": "2"}, {"val": "0.1"}])
 @pytest.mark.parametrize(
-    ("learn", "settings"), [(tokenize, TokenizeSettings), (train_tokenizer, TrainSettings)]
+    ("learn", "settings"), [(tokenize, TokenizeSettings), (train_tokenizer, TokenizerSettings)]
 )
 def test_a_value_of_another_type_is_refused(
     learn: Callable[..., object],
