@@ -11,7 +11,7 @@ import click
 import pyarrow as pa
 import pytest
 
-from lowtide import TokenizeSettings, TokenizerSettings, inspect, sample, tokenize, train_tokenizer
+from lowtide import TokenizerSettings, TokenizeSettings, inspect, sample, tokenize, train_tokenizer
 from lowtide.cli.main import cli
 from lowtide.errors import UsageError
 from lowtide.model.gpt import GPT

@@ -30,7 +30,7 @@ from lowtide.cli.command import Command, examples
 def verify_command(path: str, tokenizer: str | None, as_json: bool) -> int:
     """Prove that a dataset is whole and right.
 
-    Sizes, checksums, ids, the document index and learnt bits are read in full. A sample of documents is
+    Sizes, checksums, ids, the document index and the loss mask are read in full. A sample of documents is
     compared with the input, if that is still there. Exit code 4 when anything is wrong.
     """
     from lowtide.pipeline.examine import verify

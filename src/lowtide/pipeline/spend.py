@@ -112,7 +112,7 @@ def spend(
     """The most workers, up to `workers`, and the largest blocks that the budget carries.
 
     `reads_rows`: a reader of JSONL, parquet or Arrow holds whole lines and pages, one of text does not.
-    `examples`: rows go through a template, and have learnt bits.
+    `examples`: rows go through a template, and have a loss mask.
     `renders`: the template is a Jinja file, which runs in a process of its own.
     """
     kind = _Kind(reads_rows=reads_rows, examples=examples, renders=renders)
