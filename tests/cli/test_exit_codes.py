@@ -142,7 +142,8 @@ def test_130_after_ctrl_c_and_the_same_command_finishes(
     assert_nothing_half_written(tmp_path / "out")
     finished = lowtide(*command)
     assert finished.code == 0
-    assert "resuming" in finished.err
+    has_begun = "after 0 tokens" not in stopped.problem  # a slow machine stops before the first block
+    assert ("resuming" in finished.err) == has_begun
     assert bytes_of(tmp_path / "out") == bytes_of(dataset)
 
 
