@@ -250,7 +250,7 @@ def run_stage(
                     inputs = disown_changed(job.inputs, plan.inputs)
                     _store_job(stage, folder, replace(job, inputs=inputs))  # type: ignore[type-var]
                 if work.is_empty:
-                    out_folder.abandon_folder(folder)
+                    stack.callback(out_folder.abandon_folder, folder)  # once its files are closed
                 raise
             manifest = cast("ManifestT", work.seal())  # the stage and its work agree on the kind
         out_folder.finish_folder(folder)
