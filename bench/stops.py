@@ -5,7 +5,8 @@
 Each command is started in a session of its own and stopped after a random share of the time that it takes.
 Prints a line for each: seconds from the signal to the end, exit code, what is left. Exits 1 where one took more
 than two seconds, left a process or a traceback, or ended with another code than 75 or 130 (or 0, where it was
-faster than the signal; or the signal itself, before lowtide was loaded and had said anything).
+faster than the signal; or the signal itself, before lowtide was loaded and had said anything; or SIGINT itself,
+which shells show as 130).
 """
 
 from __future__ import annotations
@@ -112,7 +113,7 @@ def stop_once(command: Command, number: signal.Signals, wait_seconds: float) -> 
     if "Traceback" in words or "fault of lowtide" in words:
         problems.append("traceback: " + words[-300:].replace("\n", " | "))
     early = code == -number and not words
-    if code not in (0, 75, 130) and not early:
+    if code not in (0, 75, 130, -signal.SIGINT) and not early:
         problems.append(f"exit code {code}: {words[-300:]!r}")
     line = f"{command.name:8} {number.name:7} after {wait_seconds:5.2f}s: gone in {took:4.2f}s, exit {code}"
     return not problems, line + (f"  PROBLEM {'; '.join(problems)}" if problems else "")

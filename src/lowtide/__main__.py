@@ -42,15 +42,16 @@ def main() -> None:
     except Terminated:  # while the end of the command was being printed
         sys.exit(75)
     finally:
-        signal.signal(signal.SIGTERM, _leave)  # it may still come while the interpreter ends
+        # The command is done, and its exit code says how. Any other handler is reset while the interpreter
+        # ends, which takes a moment with torch: a SIGTERM that came then would kill.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if leaves:
             signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
-    os._exit(
-        75
-    )  # nothing has begun; an exception would leave a traceback of whatever is being imported
+    # Nothing has begun; an exception would leave a traceback of whatever is being imported.
+    os._exit(75)
 
 
 def _stop(_number: int, _frame: FrameType | None) -> None:

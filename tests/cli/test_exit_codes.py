@@ -142,7 +142,8 @@ def test_130_after_ctrl_c_and_the_same_command_finishes(
     assert_nothing_half_written(tmp_path / "out")
     finished = lowtide(*command)
     assert finished.code == 0
-    has_begun = "after 0 tokens" not in stopped.problem  # a slow machine stops before the first block
+    # A slow machine stops before the first block.
+    has_begun = "after 0 tokens" not in stopped.problem
     assert ("resuming" in finished.err) == has_begun
     assert bytes_of(tmp_path / "out") == bytes_of(dataset)
 
@@ -175,10 +176,17 @@ class AtImport:
         if name == "lowtide.cli.tokenize":
             interrupt()
 
-if sys.argv.pop(1) == "import":
+class AtTeardown:
+    def __del__(self, kill=os.kill, pid=os.getpid()):
+        kill(pid, number)
+
+moment = sys.argv.pop(1)
+if moment == "import":
     sys.meta_path.insert(0, AtImport())
-else:
+elif moment == "exit":
     atexit.register(interrupt)
+else:
+    late = AtTeardown()
 from lowtide.__main__ import main
 main()
 """
@@ -189,8 +197,10 @@ main()
     [
         (signal.SIGINT, "import", -signal.SIGINT),  # which shells show as 130
         (signal.SIGINT, "exit", -signal.SIGINT),
+        (signal.SIGINT, "teardown", -signal.SIGINT),
         (signal.SIGTERM, "import", 75),
-        (signal.SIGTERM, "exit", 75),
+        (signal.SIGTERM, "exit", 0),  # the command is done
+        (signal.SIGTERM, "teardown", 0),
     ],
 )
 def test_a_signal_at_the_very_start_or_end_leaves_no_traceback(
