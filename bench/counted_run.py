@@ -13,8 +13,8 @@ import sys
 from pathlib import Path
 
 from lowtide.cli.main import main
-from lowtide.pipeline.encode_blocks import EncodedRun
-from lowtide.pipeline.shard_run import ShardRun
+from lowtide.stages.encode_blocks import EncodedRun
+from lowtide.stages.shard_run import ShardRun
 
 
 def count_into(path: Path) -> None:

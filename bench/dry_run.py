@@ -26,8 +26,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.distinct_words import distinct_words
-from lowtide.pipeline.estimate import Estimate, estimate
-from lowtide.pipeline.tokenize import tokenize
+from lowtide.stages.estimate import Estimate, estimate
+from lowtide.stages.tokenize import tokenize
 from lowtide.settings import TokenizeSettings
 
 

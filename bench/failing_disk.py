@@ -137,7 +137,7 @@ def train_scene(folder: Path) -> Scene:
 
 def inbox_scene(folder: Path) -> Scene:
     """Two files with chats, each tokenized in a child and trained on."""
-    from tests.pipeline.inboxes import make_scene
+    from tests.stages.inboxes import make_scene
 
     inbox = make_scene(folder)
     for number in range(2):
@@ -147,7 +147,7 @@ def inbox_scene(folder: Path) -> Scene:
 
 def run_scene(name: str, folder: Path, arguments: Callable[[Path], list[str]]) -> Scene:
     """A training run: the newest checkpoint, the steps in the log and the ledger must be the same."""
-    from tests.pipeline.inboxes import entries, work_left
+    from tests.stages.inboxes import entries, work_left
     from tests.training.small_runs import hidden_in, tensors_of, told_of
 
     def outcome(out: Path) -> dict[str, list[Any] | dict[str, bytes]]:

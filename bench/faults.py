@@ -297,7 +297,7 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=2)
     parser.add_argument("--folder", type=Path, help="Where to work.  [default: a temporary folder]")
     chosen = parser.parse_args()
-    _PRELOADED.set_forkserver_preload(["bench.jobs", "lowtide.pipeline.tokenize"])
+    _PRELOADED.set_forkserver_preload(["bench.jobs", "lowtide.stages.tokenize"])
     started = time.monotonic()
     outcomes: Counter[str] = Counter()
     with tempfile.TemporaryDirectory(dir=chosen.folder) as folder:

@@ -26,8 +26,8 @@ import time
 from dataclasses import dataclass
 
 from lowtide.journal import read_journal
-from lowtide.pipeline.inbox.ledger import Entry, read_entries
-from tests.pipeline.inboxes import Scene, make_scene, write_chats
+from lowtide.stages.inbox.ledger import Entry, read_entries
+from tests.stages.inboxes import Scene, make_scene, write_chats
 from tests.training.small_runs import hidden_in, tensors_of, told_of
 
 START_SHARE = 0.2

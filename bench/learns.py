@@ -21,7 +21,7 @@ import time
 import lowtide
 from lowtide.events import Evaluated, Event
 from lowtide.model.shape import ModelShape
-from lowtide.pipeline.train import train
+from lowtide.stages.train import train
 from lowtide.training.bigram import bigram_loss
 from lowtide.training.settings import TrainSettings
 

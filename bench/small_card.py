@@ -60,8 +60,8 @@ def attempt(name: str, recipe: str, micro_batch: int, vram: int, data: Path) -> 
     import torch
 
     from lowtide.model.generate import generate
-    from lowtide.pipeline.open_model import open_run
-    from lowtide.pipeline.train import train
+    from lowtide.stages.open_model import open_run
+    from lowtide.stages.train import train
 
     total = torch.cuda.get_device_properties(0).total_memory
     torch.cuda.set_per_process_memory_fraction((vram - CONTEXT_BYTES) / total)

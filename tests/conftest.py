@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from hypothesis import is_hypothesis_test, settings
 
-from lowtide.pipeline import watch_run
+from lowtide.stages import watch_run
 from lowtide.tokenizer.patterns import PATTERNS
 from lowtide.tokenizer.reference import ReferenceEncoder, make_reference
 from lowtide.tokenizer.vocabulary import Vocabulary, from_json, load_vocabulary

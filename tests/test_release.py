@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 
 import lowtide
 from lowtide.guard.doctor import check_software
-from lowtide.pipeline.comparing import ways
+from lowtide.tools.compare import ways
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

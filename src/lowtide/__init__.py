@@ -14,14 +14,14 @@ if TYPE_CHECKING:
     from lowtide.dataset.mixture import Mixture
     from lowtide.dataset.token_dataset import TokenDataset
     from lowtide.errors import LowtideError
-    from lowtide.pipeline.examine import inspect, verify
-    from lowtide.pipeline.export import export
-    from lowtide.pipeline.export_model import export_model
-    from lowtide.pipeline.plan import make_plan
-    from lowtide.pipeline.sample import sample
-    from lowtide.pipeline.tokenize import TokenizeResult
-    from lowtide.pipeline.train import train
-    from lowtide.pipeline.train_tokenizer import TokenizerResult
+    from lowtide.stages.examine import inspect, verify
+    from lowtide.stages.export import export
+    from lowtide.stages.export_model import export_model
+    from lowtide.stages.plan import make_plan
+    from lowtide.stages.sample import sample
+    from lowtide.stages.tokenize import TokenizeResult
+    from lowtide.stages.train import train
+    from lowtide.stages.train_tokenizer import TokenizerResult
     from lowtide.plan.make_plan import Plan
     from lowtide.settings import TokenizerSettings, TokenizeSettings
     from lowtide.tokenizer.tokenizer import Tokenizer
@@ -60,22 +60,22 @@ _HOMES = {
     "Plan": "lowtide.plan.make_plan",
     "TrainSettings": "lowtide.training.settings",
     "TokenDataset": "lowtide.dataset.token_dataset",
-    "TokenizeResult": "lowtide.pipeline.tokenize",
-    "TokenizeSettings": "lowtide.pipeline.settings",
+    "TokenizeResult": "lowtide.stages.tokenize",
+    "TokenizeSettings": "lowtide.stages.settings",
     "Tokenizer": "lowtide.tokenizer.tokenizer",
-    "TokenizerResult": "lowtide.pipeline.train_tokenizer",
-    "TokenizerSettings": "lowtide.pipeline.tokenizer_settings",
+    "TokenizerResult": "lowtide.stages.train_tokenizer",
+    "TokenizerSettings": "lowtide.stages.tokenizer_settings",
     "TrainResult": "lowtide.training.run_results",
-    "export": "lowtide.pipeline.export",
-    "export_model": "lowtide.pipeline.export_model",
-    "inspect": "lowtide.pipeline.examine",
-    "make_plan": "lowtide.pipeline.plan",
+    "export": "lowtide.stages.export",
+    "export_model": "lowtide.stages.export_model",
+    "inspect": "lowtide.stages.examine",
+    "make_plan": "lowtide.stages.plan",
     "open_dataset": "lowtide.dataset.find_tokens",
-    "sample": "lowtide.pipeline.sample",
+    "sample": "lowtide.stages.sample",
     "tokenize": "lowtide.api",
-    "train": "lowtide.pipeline.train",
+    "train": "lowtide.stages.train",
     "train_tokenizer": "lowtide.api",
-    "verify": "lowtide.pipeline.examine",
+    "verify": "lowtide.stages.examine",
 }
 
 

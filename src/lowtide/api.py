@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from lowtide.events import Listener, ignore
 from lowtide.memory.budget import Budget
-from lowtide.pipeline.settings import make_settings
-from lowtide.pipeline.tokenize import TokenizeResult
-from lowtide.pipeline.tokenize import tokenize as run_tokenize
-from lowtide.pipeline.tokenizer_settings import make_tokenizer_settings
-from lowtide.pipeline.train_tokenizer import CHECKPOINT_SECONDS, TokenizerResult
-from lowtide.pipeline.train_tokenizer import train_tokenizer as run_train_tokenizer
-from lowtide.pipeline.watch_run import ShouldStop, never_stop
+from lowtide.stages.settings import make_settings
+from lowtide.stages.tokenize import TokenizeResult
+from lowtide.stages.tokenize import tokenize as run_tokenize
+from lowtide.stages.tokenizer_settings import make_tokenizer_settings
+from lowtide.stages.train_tokenizer import CHECKPOINT_SECONDS, TokenizerResult
+from lowtide.stages.train_tokenizer import train_tokenizer as run_train_tokenizer
+from lowtide.stages.watch_run import ShouldStop, never_stop
 from lowtide.settings import TokenizerSettings, TokenizeSettings
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ def _told(listen: Listener | None, progress: bool | None) -> Iterator[Listener]:
     if not progress:
         yield ignore
         return
-    from lowtide.report.progress import show_progress
+    from lowtide.show.progress import show_progress
 
     with show_progress(quiet=False) as shown:
         yield shown

@@ -10,15 +10,15 @@ import pytest
 
 from lowtide import Tokenizer
 from lowtide.errors import UsageError
-from lowtide.pipeline.chat import make_chat_prompt, read_answer
-from lowtide.pipeline.sample import sample
+from lowtide.stages.chat import make_chat_prompt, read_answer
+from lowtide.stages.sample import sample
 from lowtide.source.examples.built_in import CHATML
 from lowtide.source.examples.templates import keep_template
 from lowtide.tokenizer.byte_pairs import BytePairs
 from tests.commands import lowtide
 from tests.learnt import END_OF_TEXT, learnt
 from tests.model.small import lively
-from tests.pipeline.inboxes import make_scene
+from tests.stages.inboxes import make_scene
 from tests.runs import TINY, add_checkpoint, begin_run
 from tests.training.small_runs import SHAPE, make_settings, write_plan
 

@@ -199,7 +199,7 @@ main(sys.argv[3:])
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no such signals")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 75)])
-@pytest.mark.parametrize("module", ["lowtide.report.comparison", "lowtide.pipeline.compare"])
+@pytest.mark.parametrize("module", ["lowtide.show.comparison", "lowtide.tools.compare.run"])
 def test_asked_to_end_while_it_starts_it_ends_as_cleanly(
     corpus: Path, tmp_path: Path, number: signal.Signals, code: int, module: str
 ) -> None:
@@ -220,7 +220,7 @@ def test_a_second_interrupt_promises_nothing_either(corpus: Path, tmp_path: Path
     script = EARLY.replace("os.kill(", "[os.kill(").replace("[2]))", "[2])) for _ in 'ab']")
     arguments = ["compare", str(corpus), "--work", str(tmp_path), *BOX]
     done = subprocess.run(
-        [sys.executable, "-c", script, "lowtide.pipeline.compare", "2", *arguments],
+        [sys.executable, "-c", script, "lowtide.tools.compare.run", "2", *arguments],
         capture_output=True,
         text=True,
         check=False,

@@ -15,7 +15,7 @@ import pytest
 
 from lowtide.guard.doctor.check_software import is_installed
 from lowtide.guard.doctor.checks import advice, ok, problem
-from lowtide.report.checks import plain_line, summary
+from lowtide.show.checks import plain_line, summary
 from tests.commands import LOWTIDE, Outcome, call, lowtide_process
 
 Capsys = pytest.CaptureFixture[str]
@@ -272,7 +272,7 @@ def test_a_name_cannot_steer_the_terminal() -> None:
 
 SHOW = """
 from lowtide.guard.doctor.checks import advice, ok, problem
-from lowtide.report.checks import show_checks
+from lowtide.show.checks import show_checks
 remedy = "start it with `--shm-size=4g`; " + "and so on " * 20
 show_checks([problem("shared memory", "word " * 40, remedy), ok("disk", "fine [red]")], as_json=False)
 """

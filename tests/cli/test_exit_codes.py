@@ -216,7 +216,7 @@ def test_a_signal_at_the_very_start_or_end_leaves_no_traceback(
 
 TERMINATED = """
 import os, signal, sys
-import lowtide.pipeline.compare_with_input as compare
+import lowtide.stages.compare_with_input as compare
 import click
 where = sys.argv.pop(1)
 

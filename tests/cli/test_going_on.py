@@ -10,7 +10,7 @@ import pytest
 
 from lowtide.errors import StorageError
 from lowtide.events import Advanced, Event
-from lowtide.pipeline.tokenize import tokenize
+from lowtide.stages.tokenize import tokenize
 from tests.commands import (
     LOWTIDE,
     assert_nothing_half_written,

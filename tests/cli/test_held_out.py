@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.pipeline.settings import choose_held_out
+from lowtide.stages.settings import choose_held_out
 from lowtide.settings import TokenizeSettings
 from lowtide.shards.manifest import read_manifest
 from lowtide.source.find_inputs import InputFile, InputKind

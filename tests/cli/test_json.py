@@ -12,12 +12,12 @@ import click
 import pytest
 
 from lowtide.cli.main import cli
-from lowtide.report.comparison import show_cleaned, show_comparison, show_end
-from lowtide.report.training_results import show_exported_model, show_samples, show_trained
+from lowtide.show.comparison import show_cleaned, show_comparison, show_end
+from lowtide.show.training_results import show_exported_model, show_samples, show_trained
 from tests.commands import Outcome, call, lowtide, lowtide_process
 
 Captured = pytest.CaptureFixture[str]
-REPORT = Path(__file__).parents[2] / "src" / "lowtide" / "report"
+REPORT = Path(__file__).parents[2] / "src" / "lowtide" / "show"
 SHOWN = {"sample", "train", "compare", "demo"}
 """What takes torch or minutes is shown here without being run."""
 

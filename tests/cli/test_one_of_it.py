@@ -12,9 +12,9 @@ import pytest
 pytest.importorskip("torch")
 
 from lowtide.events import Event, Note
-from lowtide.pipeline.inbox.train_on_inbox import opening_lines
-from lowtide.pipeline.start_run import _start_line
-from lowtide.pipeline.train import _open_data
+from lowtide.stages.inbox.train_on_inbox import opening_lines
+from lowtide.stages.start_run import _start_line
+from lowtide.stages.train import _open_data
 from lowtide.training.settings import TrainSettings
 from tests.training.small_examples import PACKED, make_example_tokens
 from tests.training.small_runs import SHAPE, make_settings

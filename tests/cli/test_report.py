@@ -13,7 +13,7 @@ from lowtide.dataset.find_tokens import RUN_RECORD
 from lowtide.shards.layout import MANIFEST_NAME
 from lowtide.tokenizer.byte_pair_files import TRAINED_MANIFEST_NAME
 from tests.commands import call
-from tests.report.page_journals import BEGAN, end, tokenized, trained, watched, write_log
+from tests.show.page_journals import BEGAN, end, tokenized, trained, watched, write_log
 
 Capsys = pytest.CaptureFixture[str]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.cli import settings_file
-from lowtide.pipeline.inbox import settings as inbox_settings
+from lowtide.stages.inbox import settings as inbox_settings
 from tests.commands import Outcome, call, lowtide, manifest_of
 
 Captured = pytest.CaptureFixture[str]

@@ -76,7 +76,7 @@ def test_a_fault_of_our_own_is_told_without_a_traceback(
     def fall(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a fault")
 
-    monkeypatch.setattr("lowtide.pipeline.examine.inspect", fall)
+    monkeypatch.setattr("lowtide.stages.examine.inspect", fall)
     told = call(capsys, "inspect", "anything")
     assert told.code == 1
     assert told.problem == "ZeroDivisionError: a fault"

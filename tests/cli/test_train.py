@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.errors import StoppedError
-from lowtide.pipeline.train import train
+from lowtide.stages.train import train
 from lowtide.training.checkpoint import find_checkpoints
 from tests.commands import Outcome, call
 from tests.training.small_runs import (

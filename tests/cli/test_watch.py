@@ -17,7 +17,7 @@ import pytest
 from lowtide.guard.alerts import WatchResult
 from lowtide.guard.forecast import Forecast
 from lowtide.guard.job import JobEnd
-from lowtide.report.watch_view import draw_history, lines_of, result_line
+from lowtide.show.watch_view import draw_history, lines_of, result_line
 from lowtide.units import MIB
 from tests.commands import LOWTIDE, call, killed_on_failure
 

@@ -17,7 +17,7 @@ import pytest
 from lowtide.guard.box import open_box
 from lowtide.journal import LOG_NAME, Journal
 from lowtide.memory.meter import measure_tree
-from lowtide.pipeline.why import Question
+from lowtide.stages.why import Question
 from lowtide.units import GIB, MIB
 
 QUIET = "quiet-kernel.txt"

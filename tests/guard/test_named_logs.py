@@ -11,7 +11,7 @@ import pytest
 
 from lowtide.guard.alerts import append_alert
 from lowtide.journal import Journal
-from lowtide.pipeline.why import Question, explain
+from lowtide.stages.why import Question, explain
 from tests.commands import call
 
 SECRET = "root:$6$secret"

@@ -15,7 +15,7 @@ import pytest
 
 from lowtide.guard.why.kernel_log import read_kernel_log
 from lowtide.journal import LOG_NAME, Journal
-from lowtide.pipeline.why import Question, explain
+from lowtide.stages.why import Question, explain
 from lowtide.units import GIB, MIB
 from tests.guard.deaths import (
     SLEEP,

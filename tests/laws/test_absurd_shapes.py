@@ -10,10 +10,10 @@ import pytest
 
 from lowtide.errors import DoesNotFitError, VerificationError
 from lowtide.model.shape import ModelShape
-from lowtide.pipeline.choose_run import Asked, choose_run
-from lowtide.pipeline.export_model import export_model
-from lowtide.pipeline.open_model import open_model
-from lowtide.pipeline.start_weights import find_start
+from lowtide.stages.choose_run import Asked, choose_run
+from lowtide.stages.export_model import export_model
+from lowtide.stages.open_model import open_model
+from lowtide.stages.start_weights import find_start
 from lowtide.training.build import empty_model
 from tests.model.small import lively
 from tests.runs import TINY, add_checkpoint, begin_run

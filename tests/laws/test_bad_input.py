@@ -72,8 +72,8 @@ class Job:
 def documents_of(folder: Path) -> list[str]:
     """Every document as text, from the tokens alone."""
     dataset = lowtide.open_dataset(folder)
-    reference = lowtide.pipeline.examine.make_reference(
-        lowtide.pipeline.examine.load_vocabulary("gpt2"), "text"
+    reference = lowtide.stages.examine.make_reference(
+        lowtide.stages.examine.load_vocabulary("gpt2"), "text"
     )
     split = dataset.splits["train"]
     spans = (split.document(number) for number in range(split.document_count or 0))

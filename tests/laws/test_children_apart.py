@@ -15,12 +15,12 @@ from bench.tokenizer_variants import Variant
 from lowtide.errors import LowtideError
 from lowtide.events import ignore
 from lowtide.guard.doctor.check_gpu import ask_torch
-from lowtide.pipeline.comparing.run_boxed import BoxedJob, ProgressFile, run_boxed
-from lowtide.pipeline.comparing.ways import WAYS, Task
-from lowtide.pipeline.demo.stages import DemoSettings, list_stages
-from lowtide.pipeline.inbox.tokenize_apart import tokenize_apart
-from lowtide.pipeline.inbox.tokenize_child import Request
-from lowtide.pipeline.smoke import talk_to_child
+from lowtide.tools.compare.run_boxed import BoxedJob, ProgressFile, run_boxed
+from lowtide.tools.compare.ways import WAYS, Task
+from lowtide.tools.demo.stages import DemoSettings, list_stages
+from lowtide.stages.inbox.tokenize_apart import tokenize_apart
+from lowtide.stages.inbox.tokenize_child import Request
+from lowtide.stages.smoke import talk_to_child
 from lowtide.settings import TokenizeSettings
 from lowtide.tokenizer.reference_apart import ReferenceApart
 from lowtide.tokenizer.vocabulary import from_json

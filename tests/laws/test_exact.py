@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 import lowtide
 from lowtide import TokenizeSettings
-from lowtide.pipeline.encode_blocks import BlockEncoder
-from lowtide.pipeline.prepare import Prepared, prepare
-from lowtide.pipeline.settings import make_settings
+from lowtide.stages.encode_blocks import BlockEncoder
+from lowtide.stages.prepare import Prepared, prepare
+from lowtide.stages.settings import make_settings
 from lowtide.source.separators import default_delimiter
 from lowtide.source.stream import Cursor, read_blocks
 from lowtide.tokenizer.encode import Encoder, EncodeSettings

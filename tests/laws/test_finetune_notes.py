@@ -10,8 +10,8 @@ import pytest
 
 from lowtide import Tokenizer, make_plan
 from lowtide.model.needs import peak_of_run
-from lowtide.pipeline.smoke import ChildReport, _judge, _shortened, smoke
-from lowtide.pipeline.start_weights import find_start, tokenizer_differs
+from lowtide.stages.smoke import ChildReport, _judge, _shortened, smoke
+from lowtide.stages.start_weights import find_start, tokenizer_differs
 from lowtide.plan.machine import cpu_machine
 from lowtide.plan.plan_file import plan_text, read_plan
 from tests.laws.finetuning import save_theirs

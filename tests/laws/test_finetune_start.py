@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 from lowtide import TokenDataset
 from lowtide.errors import DataError, UsageError
 from lowtide.model.gpt import GPT
-from lowtide.pipeline.choose_run import Asked, choose_run
-from lowtide.pipeline.start_weights import find_start, load_start, shape_for_start
+from lowtide.stages.choose_run import Asked, choose_run
+from lowtide.stages.start_weights import find_start, load_start, shape_for_start
 from lowtide.training.checkpoint import find_checkpoints
 from lowtide.training.run_folder import read_run_record
 from lowtide.training.settings import TrainSettings, steps_for

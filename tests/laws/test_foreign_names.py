@@ -15,9 +15,9 @@ import xxhash
 import lowtide
 from lowtide.errors import DataError, LowtideError, StoppedError, UsageError, VerificationError
 from lowtide.model.tensor_files import weight_files
-from lowtide.pipeline.demo.record import StageRecord
-from lowtide.pipeline.inbox.ledger import LEDGER_NAME, Entry, Ledger
-from lowtide.pipeline.tokenizer_files import OutputFile
+from lowtide.tools.demo.record import StageRecord
+from lowtide.stages.inbox.ledger import LEDGER_NAME, Entry, Ledger
+from lowtide.stages.tokenizer_files import OutputFile
 from lowtide.shards.export import export_dataset
 from lowtide.shards.loss_mask import LossMaskMark
 from lowtide.shards.manifest import DocumentIndexRecord, LossMaskRecord, ShardRecord

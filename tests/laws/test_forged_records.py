@@ -10,7 +10,7 @@ import pytest
 
 from lowtide import TokenDataset
 from lowtide.errors import VerificationError
-from lowtide.pipeline.export_model import export_model
+from lowtide.stages.export_model import export_model
 from lowtide.storage.sealed_json import JsonObject, JsonValue, read_sealed, write_sealed
 from lowtide.training.checkpoint import find_checkpoints
 from lowtide.training.settings import TrainSettings

@@ -19,11 +19,11 @@ import pytest
 
 from lowtide.errors import StoppedError, UsageError
 from lowtide.events import Evaluated, Event, Listener, Note, Stepped
-from lowtide.pipeline.tokenize import tokenize
+from lowtide.stages.tokenize import tokenize
 from lowtide.shards.manifest import read_manifest
 from lowtide.training.checkpoint import find_checkpoints
 from tests.commands import call
-from tests.pipeline.inboxes import Scene, entries, make_scene, stages, work_left, write_chats
+from tests.stages.inboxes import Scene, entries, make_scene, stages, work_left, write_chats
 from tests.training.small_runs import Command, hidden_in, tensors_of, told_of
 
 KILLS = 5

@@ -24,10 +24,10 @@ from lowtide.errors import (
     VerificationError,
 )
 from lowtide.events import Event, Note, Stepped
-from lowtide.pipeline.inbox import file_shards, tokenize_child, train_on_inbox
+from lowtide.stages.inbox import file_shards, tokenize_child, train_on_inbox
 from lowtide.training.run_folder import RunRecord, write_run_record
 from tests.commands import call
-from tests.pipeline.inboxes import Scene, entries, make_scene, stages, work_left
+from tests.stages.inboxes import Scene, entries, make_scene, stages, work_left
 from tests.training.small_runs import Heard, tensors_of
 
 
@@ -158,7 +158,7 @@ def kill_children(kills: int) -> None:
     while len(killed) < kills and time.monotonic() < until:
         for child in psutil.Process().children():
             with suppress(psutil.Error):  # it has ended, or nobody has waited for it yet
-                if "lowtide.pipeline.inbox.tokenize_child" in child.cmdline():
+                if "lowtide.stages.inbox.tokenize_child" in child.cmdline():
                     child.kill()
                     killed.add(child.pid)
         time.sleep(0.01)

@@ -31,7 +31,7 @@ from bench.power_cut import fill_disk, mounted_tmpfs
 from lowtide import TokenizeSettings
 from lowtide.errors import StoppedError
 from lowtide.events import Checkpointed, Event
-from lowtide.pipeline import folder as out_folder
+from lowtide.stages import folder as out_folder
 from lowtide.settings import Format
 from lowtide.shards.layout import FORMATS
 

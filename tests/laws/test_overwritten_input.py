@@ -17,9 +17,9 @@ import pytest
 import lowtide
 from lowtide.errors import ChangedInputError, StoppedError, UsageError
 from lowtide.events import Advanced, Event, StopReason
-from lowtide.pipeline import watch_run
-from lowtide.pipeline.job import load_record, store_record
-from lowtide.pipeline.shard_run import Progress
+from lowtide.stages import watch_run
+from lowtide.stages.job import load_record, store_record
+from lowtide.stages.shard_run import Progress
 from lowtide.source.find_inputs import find_inputs
 from lowtide.source.stream import Cursor, read_blocks
 from lowtide.storage.fingerprint import fingerprint_file

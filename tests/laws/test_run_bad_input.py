@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from lowtide.pipeline import take_run
+from lowtide.stages import take_run
 from lowtide.training.checkpoint import find_checkpoints
 from lowtide.training.run_folder import RUN_NAME
 from tests.commands import Outcome, call

@@ -19,7 +19,7 @@ import torch
 
 from lowtide.errors import StoppedError
 from lowtide.events import Event, Stepped
-from lowtide.pipeline.train import train
+from lowtide.stages.train import train
 from lowtide.storage.sealed_json import read_sealed
 from lowtide.training import checkpoint as checkpoints
 from lowtide.training import loop as loops

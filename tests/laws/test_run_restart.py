@@ -12,8 +12,8 @@ import pytest
 from lowtide.errors import LowtideError, UsageError
 from lowtide.events import Event, Saved, Stepped
 from lowtide.journal import LOG_NAME
-from lowtide.pipeline import take_run
-from lowtide.pipeline.train import train
+from lowtide.stages import take_run
+from lowtide.stages.train import train
 from lowtide.training import loop
 from lowtide.training.checkpoint import find_checkpoints, step_of
 from tests.commands import call

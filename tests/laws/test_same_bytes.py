@@ -8,7 +8,7 @@ import pytest
 
 import lowtide
 from lowtide import TokenizeSettings
-from lowtide.pipeline.spend import smallest_budget
+from lowtide.stages.spend import smallest_budget
 from lowtide.settings import Format
 from lowtide.shards.layout import FORMATS
 from lowtide.tokenizer.reference import make_reference

@@ -16,7 +16,7 @@ import lowtide
 from lowtide import TokenizerSettings
 from lowtide.errors import StoppedError
 from lowtide.events import Checkpointed, Event
-from lowtide.pipeline.plan_tokenizer import plan_tokenizer
+from lowtide.stages.plan_tokenizer import plan_tokenizer
 from lowtide.tokenizer.count_words import ENTRY_BYTES
 from tests.commands import lowtide as run_lowtide
 from tests.corpora import SEPARATOR, make_documents, write_inputs

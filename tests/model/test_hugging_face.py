@@ -29,8 +29,8 @@ from lowtide.model.hugging_face import (
     to_hugging_face,
 )
 from lowtide.model.shape import SHAPES, ModelShape
-from lowtide.pipeline.export_model import export_model
-from lowtide.pipeline.open_model import open_model
+from lowtide.stages.export_model import export_model
+from lowtide.stages.open_model import open_model
 from tests.commands import bytes_of, lowtide
 from tests.model.plain_gpt import plain_logits
 from tests.model.small import SMALL, batch, lively
@@ -296,7 +296,7 @@ def test_an_export_is_absent_or_whole(
     def fail(*_: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("lowtide.pipeline.export_model._write_json", fail)
+    monkeypatch.setattr("lowtide.stages.export_model._write_json", fail)
     with pytest.raises(KeyboardInterrupt):
         export_model(run, tmp_path / "out")
     assert [path.name for path in tmp_path.iterdir()] == ["run"]

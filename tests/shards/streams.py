@@ -1,4 +1,4 @@
-"""Token streams for the tests, and a small pipeline that writes them as the real one does."""
+"""Token streams for the tests, and a small writer that writes them as the stage does."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Stream:
     def chunk(
         self, start: int, stop: int
     ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64], BitArray | None]:
-        """What the pipeline would hand over for tokens `start` to `stop`."""
+        """What the stage would hand over for tokens `start` to `stop`."""
         low = 0 if start == 0 else np.searchsorted(self.ends, start, side="right")
         high = np.searchsorted(self.ends, stop, side="right")
         learnt = None if self.learnt is None else self.learnt[start:stop]
@@ -160,7 +160,7 @@ def small_pipeline(
     *,
     checkpoint_every: int,
 ) -> None:
-    """Write a stream as the pipeline does: resume if there is progress, else start; then a manifest."""
+    """Write a stream as the stage does: resume if there is progress, else start; then a manifest."""
     progress = folder / WORK_FOLDER / "progress.json"
     with open_writer(folder, layout, progress, learnt=stream.learnt is not None) as writer:
         store_mark(writer, progress)

@@ -30,9 +30,9 @@ from bench.tokenizer_variants import (
 from lowtide.errors import DataError, SharedFaultError, UsageError
 from lowtide.events import Note, ignore
 from lowtide.memory.proc_files import kib_fields
-from lowtide.pipeline.examine import verify
-from lowtide.pipeline.prepare import Prepared, prepare
-from lowtide.pipeline.prove_encoder import prove_encoder
+from lowtide.stages.examine import verify
+from lowtide.stages.prepare import Prepared, prepare
+from lowtide.stages.prove_encoder import prove_encoder
 from lowtide.settings import TokenizeSettings
 from lowtide.shards.manifest import read_manifest, write_manifest
 from lowtide.shards.read import open_dataset

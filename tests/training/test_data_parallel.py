@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from lowtide.errors import UsageError
-from lowtide.pipeline.train import train
+from lowtide.stages.train import train
 from lowtide.training import data_parallel as room
 from lowtide.training.checkpoint import find_checkpoints
 from lowtide.training.data_parallel import Ranks, add_up_gradients, ranks_of

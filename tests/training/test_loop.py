@@ -13,8 +13,8 @@ from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import InterruptedRun, LowtideError, StoppedError
 from lowtide.events import Evaluated, Event, Stepped, StopReason
 from lowtide.model.gpt import GPT
-from lowtide.pipeline import guard_memory
-from lowtide.pipeline.train import train
+from lowtide.stages import guard_memory
+from lowtide.stages.train import train
 from lowtide.storage.sealed_json import read_sealed
 from lowtide.training import learner, watch_loss
 from lowtide.training import loop as room

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lowtide.errors import StoppedError, UsageError
-from lowtide.pipeline.train import train
+from lowtide.stages.train import train
 from lowtide.training.optimizer import (
     make_empty_state,
     make_optimizer,

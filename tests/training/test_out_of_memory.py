@@ -13,7 +13,7 @@ from lowtide.errors import DoesNotFitError, StoppedError
 from lowtide.memory.budget import choose_budget
 from lowtide.memory.limits import machine_limit
 from lowtide.model.gpt import GPT
-from lowtide.pipeline import guard_memory, stop_run
+from lowtide.stages import guard_memory, stop_run
 from lowtide.training import loop as room
 from lowtide.training.checkpoint import find_checkpoints, step_of
 from lowtide.training.evaluate import evaluate

@@ -1,4 +1,4 @@
-"""One file per command: parse, call one pipeline function, show.
+"""One file per command: parse, call one function, show.
 
 Delete this room and all still works from Python.
 """

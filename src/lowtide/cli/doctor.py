@@ -37,8 +37,8 @@ def doctor_command(context: click.Context, path: str, quick: bool, as_json: bool
     remedy. Writes at most 256 MiB to measure the disk and keeps nothing. Exits with 1 if there is a problem.
     """
     from lowtide.guard.doctor.examine import examine_machine
-    from lowtide.report.checks import show_checks
-    from lowtide.report.progress import tell_a_person
+    from lowtide.show.checks import show_checks
+    from lowtide.show.progress import tell_a_person
 
     checks = examine_machine(path, environ=os.environ, quick=quick, listen=tell_a_person)
     show_checks(checks, as_json=as_json)

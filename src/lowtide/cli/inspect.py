@@ -96,7 +96,7 @@ def inspect_command(
     """
     if loader:
         from lowtide.dataset.describe import try_loader
-        from lowtide.report.results import show_loader
+        from lowtide.show.results import show_loader
 
         found = try_loader(
             path,
@@ -116,8 +116,8 @@ def inspect_command(
         return
     if _show_inbox(path, as_json=as_json):
         return
-    from lowtide.pipeline.examine import inspect
-    from lowtide.report.results import show_inspection
+    from lowtide.stages.examine import inspect
+    from lowtide.show.results import show_inspection
 
     inspection = inspect(path, tokenizer=tokenizer)
     show_inspection(
@@ -132,8 +132,8 @@ def inspect_command(
 
 def _show_inbox(path: str, *, as_json: bool) -> bool:
     """Whether the folder is a run's that takes files from an inbox."""
-    from lowtide.pipeline.inbox.ledger import count_stages, is_inbox_run, read_entries
-    from lowtide.report.training_results import show_inbox_files
+    from lowtide.stages.inbox.ledger import count_stages, is_inbox_run, read_entries
+    from lowtide.show.training_results import show_inbox_files
 
     if not is_inbox_run(Path(path)):
         return False

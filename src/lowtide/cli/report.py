@@ -36,11 +36,11 @@ def report_command(run: str, out: str | None, as_json: bool) -> None:
     RUN is a folder of `lowtide tokenize`, `train-tokenizer` or `train`, finished, dead or still going, or a
     timeline of `lowtide watch`. The page is one HTML file that needs no network and nothing beside it.
     """
-    from lowtide.report.page.write_page import show_page, write_page
+    from lowtide.show.page.write_page import show_page, write_page
 
     def explain() -> Verdict:
-        from lowtide.pipeline.watch_settings import state_folder
-        from lowtide.pipeline.why import Question, explain
+        from lowtide.stages.watch_settings import state_folder
+        from lowtide.stages.why import Question, explain
 
         timelines = state_folder(os.environ) / "watch"
         return explain(Question(timelines=timelines, target=Path(run)))

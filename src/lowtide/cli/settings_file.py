@@ -72,7 +72,7 @@ def why_not_used(file: SettingsFile) -> str | None:
         return None
     from dataclasses import fields
 
-    from lowtide.pipeline.inbox.settings import InboxSettings
+    from lowtide.stages.inbox.settings import InboxSettings
 
     known = {field.name for field in fields(InboxSettings)}
     strange = [key for key in file.loose if key.replace("-", "_") not in known]

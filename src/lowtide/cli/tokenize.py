@@ -21,7 +21,7 @@ from lowtide.cli.choices import (
 )
 from lowtide.cli.command import Command, examples
 from lowtide.cli.inputs import check_inputs
-from lowtide.pipeline.stop_signals import listen_for_stops
+from lowtide.stages.stop_signals import listen_for_stops
 from lowtide.settings import TokenizeSettings
 
 
@@ -77,15 +77,15 @@ def tokenize_command(
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from lowtide.memory.budget import choose_budget
     from lowtide.memory.limits import machine_limit
-    from lowtide.pipeline.settings import make_settings
-    from lowtide.report.progress import show_progress
-    from lowtide.report.results import show_rows as show_estimate
-    from lowtide.report.results import show_tokenized
+    from lowtide.stages.settings import make_settings
+    from lowtide.show.progress import show_progress
+    from lowtide.show.results import show_rows as show_estimate
+    from lowtide.show.results import show_tokenized
 
     settings = make_settings(chosen)
     budget = choose_budget(memory, machine_limit(slurm=os.environ))
     if dry_run:
-        from lowtide.pipeline.estimate import estimate
+        from lowtide.stages.estimate import estimate
 
         found = estimate(inputs, out, settings, memory=budget, workers=workers)
         show_estimate(found.rows(), found.as_record(), as_json=as_json)
@@ -93,7 +93,7 @@ def tokenize_command(
     assert out is not None, "only a dry run does without it"
     with show_progress(quiet=quiet) as listen, listen_for_stops() as should_stop:
         # Loaded in here: a stop that comes meanwhile is obeyed, after the first block.
-        from lowtide.pipeline.tokenize import tokenize
+        from lowtide.stages.tokenize import tokenize
 
         result = tokenize(
             inputs,

@@ -25,10 +25,10 @@ from lowtide.cli.choices import (
 )
 from lowtide.cli.command import Command, examples
 from lowtide.errors import UsageError
-from lowtide.pipeline.stop_signals import listen_for_stops
+from lowtide.stages.stop_signals import listen_for_stops
 
 if TYPE_CHECKING:
-    from lowtide.pipeline.choose_run import Asked
+    from lowtide.stages.choose_run import Asked
 
 
 @click.command(
@@ -189,7 +189,7 @@ def train_command(
         "1"  # torch's compiler starts Python, which would import from here
     )
     from lowtide.dataset.token_dataset import need_torch
-    from lowtide.pipeline.choose_run import Asked, choose_run
+    from lowtide.stages.choose_run import Asked, choose_run
     from lowtide.plan.measured import speeds_file
 
     need_torch("training needs torch", instead="")
@@ -202,14 +202,14 @@ def train_command(
         return
     if until_empty:
         raise UsageError("DATA has an end of its own", remedy="leave `--until-empty` out")
-    from lowtide.report.progress import show_progress
+    from lowtide.show.progress import show_progress
 
     with show_progress(quiet=quiet) as listen:  # until the run begins, a signal ends the command
         chosen = choose_run(
             data, out, asked, restart=restart, slurm=os.environ, speeds=speeds, listen=listen
         )
-    from lowtide.pipeline.start_run import refuse_problems, start_run
-    from lowtide.report.training_results import show_smoke, show_trained
+    from lowtide.stages.start_run import refuse_problems, start_run
+    from lowtide.show.training_results import show_smoke, show_trained
 
     with listen_for_stops() as should_stop, show_progress(quiet=quiet) as listen:
         started = start_run(
@@ -264,12 +264,12 @@ def _train_on_inbox(
     as_json: bool,
     quiet: bool,
 ) -> None:
-    from lowtide.pipeline.inbox.choose import choose_inbox_run
+    from lowtide.stages.inbox.choose import choose_inbox_run
 
     chosen = choose_inbox_run(inbox, out, asked, restart=restart, slurm=os.environ, speeds=speeds)
-    from lowtide.pipeline.inbox.train_on_inbox import start_inbox
-    from lowtide.report.progress import show_progress
-    from lowtide.report.training_results import show_inbox_run
+    from lowtide.stages.inbox.train_on_inbox import start_inbox
+    from lowtide.show.progress import show_progress
+    from lowtide.show.training_results import show_inbox_run
 
     with listen_for_stops() as should_stop, show_progress(quiet=quiet) as listen:
         run = start_inbox(

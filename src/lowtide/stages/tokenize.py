@@ -1,0 +1,194 @@
+"""`tokenize`: text of any size becomes token shards, inside a budget, crash by crash.
+
+    inputs → blocks → token runs → two splits of shards → manifest
+
+A checkpoint is taken whenever a shard is full, after half a shard of tokens, and every few seconds.
+What lies between two checkpoints is done again after a crash, and comes out the same.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lowtide.errors import VerificationError
+from lowtide.events import Listener, ignore
+from lowtide.journal import Kind
+from lowtide.memory.budget import Budget
+from lowtide.stages.folder import SHARDS
+from lowtide.stages.job import (
+    JobInput,
+    list_input_changes,
+    list_setting_changes,
+    refuse_differences,
+)
+from lowtide.stages.prepare import Prepared, prepare
+from lowtide.stages.settings import settings_of_manifest
+from lowtide.stages.shard_run import Progress, ShardJob, ShardRun, empty_folder
+from lowtide.stages.stage import refuse_unknown_stdin, run_stage
+from lowtide.stages.watch_run import ShouldStop, never_stop
+from lowtide.settings import TokenizeSettings, loosen
+from lowtide.shards.manifest import DatasetManifest, read_manifest
+from lowtide.shards.read import open_dataset
+from lowtide.source.find_inputs import InputKind, input_names
+from lowtide.storage.paths import as_path
+
+_CHECKPOINT_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizeResult:
+    """What a run came to. The manifest is on disk as well; the rest belongs to this run alone."""
+
+    folder: Path
+    manifest: DatasetManifest
+    seconds: float
+    peak_private_bytes: int
+    """The most that was seen after any block and at the end; 0 when the folder was done already."""
+    already_done: bool = False
+
+
+def tokenize(
+    inputs: str | Path | Sequence[str | Path],
+    out: str | Path,
+    settings: TokenizeSettings | None = None,
+    *,
+    memory: Budget | str | int | None = None,
+    workers: int | None = None,
+    restart: bool = False,
+    listen: Listener = ignore,
+    should_stop: ShouldStop = never_stop,
+) -> TokenizeResult:
+    """Make the folder `out`, or resume it; see `lowtide.tokenize`."""
+    started = time.monotonic()
+    folder = as_path(out)
+    plan = prepare(
+        input_names(inputs),
+        settings or TokenizeSettings(),
+        out=folder,
+        memory=memory,
+        workers=workers,
+    )
+    done = run_stage(
+        TokenizeStage(),
+        plan,
+        folder,
+        restart=restart,
+        listen=listen,
+        should_stop=should_stop,
+        started=started,
+        checkpoint_seconds=_CHECKPOINT_SECONDS,
+    )
+    return TokenizeResult(
+        folder=folder,
+        manifest=done.manifest,
+        seconds=done.seconds,
+        peak_private_bytes=done.peak_private_bytes,
+        already_done=done.work is None,
+    )
+
+
+class TokenizeStage:
+    """A folder of token shards."""
+
+    name: Kind = "tokenize"
+    kind = SHARDS
+    job_type = ShardJob
+    progress_type = Progress
+
+    def settings(self, plan: Prepared) -> dict[str, object]:
+        """The resolved settings."""
+        return dict(plan.settings.as_record())
+
+    def job(self, plan: Prepared, inputs: tuple[JobInput, ...]) -> ShardJob:
+        """Settings, tokenizer and inputs."""
+        return ShardJob(
+            settings=plan.settings,
+            tokenizer_fingerprint=plan.vocabulary.fingerprint,
+            inputs=inputs,
+        )
+
+    def list_differences(self, before: ShardJob, now: ShardJob, progress: Progress) -> list[str]:
+        """Settings, tokenizer and inputs that differ, but for policies on bad text that became milder."""
+        return _list_differences(_loosen(before, now, progress), now)
+
+    def clear(self, folder: Path, plan: Prepared, *, restart: bool) -> None:  # noqa: ARG002
+        """Remove shards, checkpoint and manifest, whether the run was finished or not."""
+        empty_folder(folder, plan.layout)
+
+    def open(self, folder: Path, plan: Prepared, job: ShardJob, at: Progress | None) -> ShardRun:
+        """Two writers and a cursor."""
+        return ShardRun(folder, plan, job, at)
+
+    def find_finished(self, folder: Path, job: ShardJob) -> DatasetManifest:
+        """The manifest of a finished folder, if it was made by this very job and its files are there."""
+        manifest = read_manifest(folder)
+        refuse_differences(_list_differences(_job_of_manifest(manifest, job), job), folder)
+        refuse_unknown_stdin(job, folder)
+        try:
+            open_dataset(folder)
+        except VerificationError as error:
+            remedy = "pass `--restart` to make it again, or put the file back from a copy"
+            raise VerificationError(error.problem, remedy=remedy) from error
+        return manifest
+
+
+def _job_of_manifest(manifest: DatasetManifest, now: ShardJob) -> ShardJob:
+    """The job that a finished folder was made by; times of writing are not kept, so those of `now` stand in."""
+    times = {item.name: item.modified_ns for item in now.inputs}
+    val = manifest.splits.get("val")
+    before = ShardJob(
+        settings=settings_of_manifest(manifest),
+        tokenizer_fingerprint=manifest.tokenizer.fingerprint,
+        inputs=tuple(
+            JobInput(
+                name=item.name,
+                kind=item.kind,
+                size_bytes=item.size_bytes,
+                modified_ns=times.get(item.name, 0),
+                fingerprint=item.fingerprint,
+            )
+            for item in manifest.inputs
+        ),
+    )
+    return _holding_nothing_out(before, now, val_tokens=val.tokens if val else 0)
+
+
+def _loosen(before: ShardJob, now: ShardJob, progress: Progress) -> ShardJob:
+    """`before` with policies that became milder, where that is not too late."""
+    but = []
+    if before.settings.examples and before.settings.bad_text != "fail":
+        but.append("special_in_text")  # such rows may have been left out
+    if progress.cursor.within and now.settings.bad_text == "skip":
+        but.append("bad_text")  # a text that was already begun cannot be left out any more
+    settings = loosen(before.settings, now.settings, but=tuple(but))
+    before = replace(before, settings=settings)
+    return _holding_nothing_out(before, now, val_tokens=progress.val.tokens)
+
+
+def _holding_nothing_out(before: ShardJob, now: ShardJob, *, val_tokens: int) -> ShardJob:
+    """`before` with a share of 0 where the hash assigned a single text to training and `now` has no validation.
+
+    Earlier versions stored 0.0005 by default where 0 is stored now. The bytes are the same.
+    """
+    one = len(before.inputs) == 1 and before.inputs[0].kind.split(".")[0] == InputKind.TEXT
+    rows = before.settings.examples is not None or before.settings.separator != "file"
+    by_hash = before.settings.split_rule == "hash" and not now.settings.held_out_share
+    if val_tokens or rows or not (one and by_hash):
+        return before
+    return replace(before, settings=replace(before.settings, val=0.0))
+
+
+def _list_differences(before: ShardJob, now: ShardJob) -> list[str]:
+    """A line for each difference. Of a template's text nobody wants to read both versions."""
+    records = [replace(job.settings, template_text=None).as_record() for job in (before, now)]
+    lines = list_setting_changes(*records)
+    if before.settings.template == now.settings.template and (
+        before.settings.template_text != now.settings.template_text
+    ):
+        lines.append(f"the template {now.settings.template} has changed")
+    if not lines and before.tokenizer_fingerprint != now.tokenizer_fingerprint:
+        lines.append(f"the tokenizer {now.settings.tokenizer} has changed")
+    return lines + list_input_changes(before.inputs, now.inputs)

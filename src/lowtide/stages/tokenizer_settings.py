@@ -1,0 +1,138 @@
+"""What decides the output of `train-tokenizer`: every field here may change bytes, none of them memory."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from lowtide.errors import UsageError
+from lowtide.stages.settings import is_share
+from lowtide.settings import END_OF_TEXT, TokenizerSettings, check_choices, refuse_unknown
+from lowtide.storage.decode_json import convert_json
+from lowtide.tokenizer.byte_pairs import unspell
+
+_BYTES = 256
+_LARGEST_VOCABULARY = 1 << 24
+_LONGEST_SPECIAL_BYTES = 1024
+"""Every beginning of a special token is looked for wherever text is cut."""
+
+
+def make_tokenizer_settings(chosen: Mapping[str, object]) -> TokenizerSettings:
+    """Settings out of named values; sizes come in any order and leave ascending."""
+    refuse_unknown(TokenizerSettings, chosen)
+    resolved = dict(chosen)
+    sizes = resolved.get("vocab_size")
+    if isinstance(sizes, Sequence):
+        resolved["vocab_size"] = tuple(sorted(set(sizes)))
+    try:
+        return convert_json(resolved, TokenizerSettings)
+    except msgspec.ValidationError as cause:
+        raise UsageError(
+            f"a setting is not valid: {cause}", remedy="see `lowtide train-tokenizer --help`"
+        ) from cause
+
+
+def normalise(settings: TokenizerSettings) -> TokenizerSettings:
+    """One size or token given by itself becomes a tuple of one; sizes ascend, each once."""
+    sizes: object = settings.vocab_size
+    tokens: object = settings.special_token
+    return make_tokenizer_settings(
+        {
+            **settings.as_record(),
+            "vocab_size": (sizes,) if isinstance(sizes, int) else sizes,
+            "special_token": (tokens,) if isinstance(tokens, str) else tokens,
+        }
+    )
+
+
+def choose_special_tokens(named: Sequence[str], *, none: bool) -> tuple[str, ...]:
+    """The special tokens named, `<|endoftext|>` when none is, or none at all when that is asked for."""
+    if none and named:
+        raise UsageError(
+            f"--no-special-token and --special-token {named[0]} contradict each other",
+            remedy="leave out one of them",
+        )
+    return () if none else tuple(named) or (END_OF_TEXT,)
+
+
+def check_tokenizer_settings(settings: TokenizerSettings) -> None:
+    """Refuse what cannot be meant, before anything is read."""
+    check_choices(settings)
+    _check_special_tokens(settings.special_token)
+    _check_sizes(settings)
+    if settings.min_frequency < 0:
+        raise UsageError(
+            f"--min-frequency {settings.min_frequency} is below zero",
+            remedy="pass how often a pair must come to be merged, such as 2",
+        )
+    if not is_share(settings.val):
+        raise UsageError(
+            f"--val {settings.val!r} is not a share of the data",
+            remedy="pass a number from 0 (learn from everything) to below 1, such as `--val 0.0005`",
+        )
+    if not settings.separator:
+        raise UsageError(
+            "the separator is empty",
+            remedy="pass file, line, blank-line, or the text that stands between documents",
+        )
+
+
+def _check_sizes(settings: TokenizerSettings) -> None:
+    if not settings.vocab_size:
+        raise UsageError("no vocabulary size is given", remedy="pass `--vocab-size 32000`")
+    least = _BYTES + len(settings.special_token)
+    smallest, largest = min(settings.vocab_size), max(settings.vocab_size)
+    if smallest < least:
+        specials = len(settings.special_token)
+        raise UsageError(
+            f"a vocabulary of {smallest} is too small: the 256 bytes and {specials} special "
+            f"token{'' if specials == 1 else 's'} are {least} tokens already",
+            remedy=f"pass `--vocab-size {least}` or more",
+        )
+    if largest > _LARGEST_VOCABULARY:
+        raise UsageError(
+            f"a vocabulary of {largest} is larger than the {_LARGEST_VOCABULARY} that can be learnt",
+            remedy=f"pass `--vocab-size {_LARGEST_VOCABULARY}` or less",
+        )
+
+
+def _check_special_tokens(tokens: Sequence[str]) -> None:
+    for token in tokens:
+        if not token:
+            raise UsageError(
+                "a special token is empty",
+                remedy="pass its text, such as `--special-token '<|endoftext|>'`",
+            )
+        try:
+            token.encode()
+        except UnicodeEncodeError as cause:
+            raise UsageError(
+                f"the special token {token!r} is not valid text",
+                remedy="pass text that can be written as UTF-8",
+            ) from cause
+        if len(token.encode()) > _LONGEST_SPECIAL_BYTES:
+            raise UsageError(
+                f"the special token {token[:20]}… is {len(token.encode())} bytes long",
+                remedy=f"pass one of at most {_LONGEST_SPECIAL_BYTES} bytes",
+            )
+        if tokens.count(token) > 1:
+            raise UsageError(
+                f"the special token {token} is there {tokens.count(token)} times",
+                remedy="pass each special token once",
+            )
+        _refuse_spelling(token)
+
+
+def _refuse_spelling(token: str) -> None:
+    """Files spell every byte as a letter: a special token must not be how an ordinary one is spelled.
+
+    Printable ASCII stands for itself, and text is cut wherever the special token stands, so no merge can make
+    one of two letters or more. `Ġthe`, though, is how ` the` is spelled, and `a` is a byte.
+    """
+    spelled = unspell(token)
+    if spelled is not None and (len(token) == 1 or spelled != token.encode()):
+        raise UsageError(
+            f"the special token {token} is how the files of a tokenizer spell the ordinary token {spelled!r}",
+            remedy="pass another text, such as `--special-token '<|endoftext|>'`",
+        )

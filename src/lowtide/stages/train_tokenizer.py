@@ -1,0 +1,180 @@
+"""`train-tokenizer`: text of any size becomes a byte-pair vocabulary, exact, inside a budget.
+
+    inputs → blocks → words and how often they come → merges → vocabularies → files → manifest
+
+Words are counted in tables of a fixed size, and checkpoints are taken every half minute.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from lowtide.errors import VerificationError
+from lowtide.events import Listener, ignore
+from lowtide.journal import Kind
+from lowtide.memory.budget import Budget
+from lowtide.stages.folder import TOKENIZER
+from lowtide.stages.job import (
+    JobInput,
+    list_input_changes,
+    list_setting_changes,
+    load_record,
+    refuse_differences,
+)
+from lowtide.stages.learn_run import Learning
+from lowtide.stages.measure_tokenizer import Comparison, NotCompared
+from lowtide.stages.plan_tokenizer import TokenizerPlan, plan_tokenizer
+from lowtide.stages.stage import refuse_unknown_stdin, run_stage
+from lowtide.stages.tokenizer_files import (
+    TokenizerManifest,
+    corpus_inputs,
+    empty_work_folder,
+    read_tokenizer_manifest,
+    refuse_linked_folders,
+    remove_tokenizer,
+    verify_files,
+)
+from lowtide.stages.tokenizer_run import CountProgress, TokenizerJob, TokenizerRun
+from lowtide.stages.watch_run import ShouldStop, never_stop
+from lowtide.settings import TokenizerSettings, loosen
+from lowtide.shards.layout import WORK_FOLDER
+from lowtide.source.find_inputs import Skipped, input_names
+from lowtide.storage.paths import as_path
+
+CHECKPOINT_SECONDS = 30.0
+"""Writing the tables out takes a third of a second, and all sorted words are merged at the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerResult:
+    """What a run came to. The manifest is on disk as well; the rest belongs to this run alone."""
+
+    folder: Path
+    manifest: TokenizerManifest
+    learning: Learning | None
+    """None when there was nothing to do."""
+    comparison: Comparison | NotCompared | None
+    """None when there was nothing to do."""
+    seconds: float
+    peak_private_bytes: int
+    skipped: tuple[Skipped, ...] = ()
+    """Files of the folders and globs that were not read."""
+
+    @property
+    def already_done(self) -> bool:
+        """Whether the folder held this very tokenizer before."""
+        return self.learning is None
+
+
+def train_tokenizer(
+    inputs: str | Path | Sequence[str | Path],
+    out: str | Path,
+    settings: TokenizerSettings | None = None,
+    *,
+    memory: Budget | str | int | None = None,
+    workers: int | None = None,
+    restart: bool = False,
+    listen: Listener = ignore,
+    should_stop: ShouldStop = never_stop,
+    checkpoint_seconds: float = CHECKPOINT_SECONDS,
+) -> TokenizerResult:
+    """Make the folder `out`, or resume it; see `lowtide.train_tokenizer`."""
+    started = time.monotonic()
+    folder = as_path(out)
+    plan = plan_tokenizer(
+        input_names(inputs),
+        settings or TokenizerSettings(),
+        out=folder,
+        memory=memory,
+        workers=workers,
+    )
+    done = run_stage(
+        TokenizerStage(),
+        plan,
+        folder,
+        restart=restart,
+        listen=listen,
+        should_stop=should_stop,
+        started=started,
+        checkpoint_seconds=checkpoint_seconds,
+    )
+    return TokenizerResult(
+        folder=folder,
+        manifest=done.manifest,
+        learning=done.work.learning if done.work else None,
+        comparison=done.work.comparison if done.work else None,
+        seconds=done.seconds,
+        peak_private_bytes=done.peak_private_bytes,
+        skipped=plan.skipped,
+    )
+
+
+class TokenizerStage:
+    """A folder of trained tokenizers."""
+
+    name: Kind = "train-tokenizer"
+    kind = TOKENIZER
+    job_type = TokenizerJob
+    progress_type = CountProgress
+
+    def settings(self, plan: TokenizerPlan) -> dict[str, object]:
+        """The resolved settings."""
+        return plan.settings.as_record()
+
+    def job(self, plan: TokenizerPlan, inputs: tuple[JobInput, ...]) -> TokenizerJob:
+        """Settings and inputs."""
+        return TokenizerJob(settings=plan.settings, inputs=inputs)
+
+    def list_differences(
+        self, before: TokenizerJob, now: TokenizerJob, progress: CountProgress
+    ) -> list[str]:
+        """Settings and inputs that differ, but for a policy on bad text that became milder."""
+        too_late = now.settings.bad_text == "skip" and progress.cursor.within > 0
+        settings = loosen(before.settings, now.settings, but=("bad_text",) if too_late else ())
+        return _list_differences(replace(before, settings=settings), now)
+
+    def clear(self, folder: Path, plan: TokenizerPlan, *, restart: bool) -> None:
+        """Remove what counting left; with `restart`, also the tokenizers."""
+        refuse_linked_folders(folder, plan.settings)
+        if restart:
+            remove_tokenizer(folder, _settings_in(folder, plan.settings))
+        empty_work_folder(folder)
+
+    def open(
+        self, folder: Path, plan: TokenizerPlan, job: TokenizerJob, at: CountProgress | None
+    ) -> TokenizerRun:
+        """Tables of words and a cursor."""
+        refuse_linked_folders(folder, plan.settings)
+        return TokenizerRun(folder, plan, job, at)
+
+    def find_finished(self, folder: Path, job: TokenizerJob) -> TokenizerManifest:
+        """The manifest of a finished folder, if it was made by this very job and its files are there."""
+        manifest = read_tokenizer_manifest(folder)
+        before = TokenizerJob(
+            settings=manifest.settings, inputs=corpus_inputs(manifest, job.inputs)
+        )
+        by_name = tuple(sorted(job.inputs, key=lambda item: item.name))
+        refuse_differences(_list_differences(before, replace(job, inputs=by_name)), folder)
+        refuse_unknown_stdin(job, folder)
+        verify_files(folder, manifest)
+        return manifest
+
+
+def _list_differences(before: TokenizerJob, now: TokenizerJob) -> list[str]:
+    lines = list_setting_changes(before.settings.as_record(), now.settings.as_record())
+    return lines + list_input_changes(before.inputs, now.inputs)
+
+
+def _settings_in(folder: Path, now: TokenizerSettings) -> list[TokenizerSettings]:
+    """The settings of whoever wrote into this folder. Where they cannot be read any more, those of this run."""
+    job = folder / WORK_FOLDER / TOKENIZER.work_name
+    try:
+        found = [load_record(job, TokenizerJob).settings] if job.exists() else []
+        if (folder / TOKENIZER.manifest_name).exists():
+            found.append(read_tokenizer_manifest(folder).settings)
+    except VerificationError:
+        return [now]
+    return found

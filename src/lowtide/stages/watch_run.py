@@ -1,0 +1,177 @@
+"""What happens beside the work: progress told, checkpoints due, memory watched, stops obeyed."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
+
+from lowtide.errors import InterruptedRun, StoppedError
+from lowtide.events import (
+    Advanced,
+    Checkpointed,
+    Event,
+    Learnt,
+    Listener,
+    StopReason,
+)
+from lowtide.memory.allocator import give_back
+from lowtide.memory.meter import private_bytes
+from lowtide.memory.pressure import Stage
+from lowtide.stages.folder import STOP_NAME, take_stop_file
+from lowtide.stages.guard_memory import MemoryGuard
+from lowtide.source.blocks import Block
+
+if TYPE_CHECKING:
+    from lowtide.stages.stage import Plan, Work
+
+ShouldStop = Callable[[], StopReason | None]
+
+_TELL_SECONDS = 0.2
+_DEAF_SECONDS = 1.0
+"""If stops were not looked at for so long, reading looks: one asked for earlier must not undo all progress."""
+_PATIENCE_SECONDS = 0.7
+
+
+def never_stop() -> StopReason | None:
+    """Nobody asks this run to stop."""
+    return None
+
+
+class Watch:
+    """Called after every block. The clock decides when it acts, never what is written."""
+
+    def __init__(
+        self,
+        work: Work[object],
+        plan: Plan,
+        *,
+        listen: Listener,
+        should_stop: ShouldStop,
+        started: float,
+        checkpoint_seconds: float,
+    ) -> None:
+        self._work = work
+        self._plan = plan
+        self.listen = listen
+        self._should_stop = should_stop
+        self._started = started
+        self._checkpoint_seconds = checkpoint_seconds
+        self._resumed_bytes = work.done_bytes
+        self._stop_seen_at = math.inf
+        """When a pending stop was first noticed; infinity when there is none."""
+        self._told = -math.inf  # stops asked for before the first block are obeyed after it
+        self._checkpointed = self._began = time.monotonic()
+        self._guard = MemoryGuard(
+            plan.budget,
+            listen,
+            foreign_bytes=plan.foreign_bytes,
+            foreign_pids=plan.foreign_pids,
+        )
+        self.peak_private_bytes = 0
+
+    def after_block(self, *, checkpoint_is_due: bool) -> None:
+        """Tell, checkpoint, judge; raises StoppedError when it is time to go."""
+        self._look(self._how_far)
+        if checkpoint_is_due or time.monotonic() - self._checkpointed >= self._checkpoint_seconds:
+            self._work.checkpoint()
+            self._checkpointed = time.monotonic()
+            self.listen(
+                Checkpointed(done_bytes=self._work.done_bytes, tokens=self._work.counts.tokens)
+            )
+
+    def while_reading(self, blocks: Iterator[Block]) -> Iterator[Block]:
+        """The blocks as they come. Where reading is slow, a stop is obeyed before the first one is done.
+
+        A stop waits a moment for the block that is under way: what it holds need not be done again.
+        """
+        for block in blocks:
+            self.while_waiting()
+            yield block
+
+    def while_waiting(self) -> None:
+        """StoppedError if a stop is pending for `_PATIENCE_SECONDS`, and no block ended for `_DEAF_SECONDS`."""
+        now = time.monotonic()
+        if now - max(self._told, self._began) <= _DEAF_SECONDS:
+            return
+        if now - self._stop_seen_at > _PATIENCE_SECONDS:
+            self._obey_stops()
+        asked = self._should_stop() or os.path.lexists(self._work.folder / STOP_NAME)
+        self._stop_seen_at = min(self._stop_seen_at, now) if asked else math.inf
+
+    def after_slice(self, merges: int, most_merges: int) -> None:
+        """The same while merges are learnt, which is not worth a checkpoint."""
+
+        def how_far(used_bytes: int, seconds: float) -> Learnt:
+            return Learnt(
+                merges=merges,
+                most_merges=most_merges,
+                private_bytes=used_bytes,
+                budget_bytes=self._plan.budget.total_bytes,
+                elapsed_seconds=seconds,
+            )
+
+        self._look(how_far)
+
+    @property
+    def elapsed_seconds(self) -> float:
+        """Wall time since the run began."""
+        return time.monotonic() - self._started
+
+    def after_all(self) -> None:
+        """The last that is told of the input: all of it. Without a block, this is the peak."""
+        used_bytes = private_bytes() - self._plan.foreign_bytes
+        self.peak_private_bytes = max(self.peak_private_bytes, used_bytes)
+        self.listen(self._how_far(used_bytes, self.elapsed_seconds))
+
+    def _look(self, how_far: Callable[[int, float], Event]) -> None:
+        used_bytes = private_bytes() + self._work.take_child_bytes()
+        used_bytes -= self._plan.foreign_bytes
+        self.peak_private_bytes = max(self.peak_private_bytes, used_bytes)
+        now = time.monotonic()
+        if now - self._told >= _TELL_SECONDS:
+            self._told = now
+            self.listen(how_far(used_bytes, now - self._started))
+            self._obey_stops()
+        if self._guard.is_due:
+            self._judge_memory()
+
+    def _how_far(self, used_bytes: int, seconds: float) -> Advanced:
+        return Advanced(
+            done_bytes=self._work.done_bytes,
+            total_bytes=self._plan.input_bytes,
+            documents=self._work.counts.documents,
+            tokens=self._work.counts.tokens,
+            private_bytes=used_bytes,
+            budget_bytes=self._plan.budget.total_bytes,
+            elapsed_seconds=seconds,
+            resumed_bytes=self._resumed_bytes,
+        )
+
+    def _obey_stops(self) -> None:
+        reason = self._should_stop()
+        if reason == "interrupted":
+            raise self._stopped("interrupted", InterruptedRun)
+        if reason == "terminated":
+            raise self._stopped("asked to end", StoppedError)
+        stop = take_stop_file(self._work.folder)
+        if stop is not None:
+            raise self._stopped(stop, StoppedError)
+
+    def _judge_memory(self) -> None:
+        """note → give caches back → seal and stop; the kernel is never left to decide."""
+        stage, why = self._guard.look()
+        self.peak_private_bytes = max(self.peak_private_bytes, self._guard.peak_private_bytes)
+        if stage is Stage.GIVE_BACK:
+            self._work.give_back()
+            give_back()
+        if stage is Stage.STOP:
+            raise self._stopped(why, StoppedError)
+
+    def _stopped(self, why: str, kind: type[StoppedError]) -> StoppedError:
+        remedy = "run the same command again to go on"
+        if self._plan.reads_stdin:
+            remedy = "standard input cannot be read again: pass `--restart` to begin again"
+        return kind(f"stopped after {self._work.in_words}: {why}", remedy=remedy)

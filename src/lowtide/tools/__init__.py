@@ -1,0 +1,1 @@
+"""`compare` and `demo`: what is built from the commands themselves."""
