@@ -1,4 +1,4 @@
-"""How near `tokenize --dry-run` comes, on five corpora that are hard to predict: predicted beside measured.
+"""How near `tokenize --dry-run` comes, on six corpora that are hard to predict: predicted beside measured.
 
     python bench/dry_run.py --out /tmp/dry-run --megabytes 40
 
@@ -26,9 +26,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.distinct_words import distinct_words
+from lowtide.settings import TokenizeSettings
 from lowtide.stages.estimate import Estimate, estimate
 from lowtide.stages.tokenize import tokenize
-from lowtide.settings import TokenizeSettings
 
 
 def write_parquet(path: Path, texts: list[str]) -> None:
@@ -48,6 +48,15 @@ def write_sorted_lines(path: Path, texts: list[str]) -> None:
         json.dumps({"id": row, "text": text}) for row, text in enumerate(sorted(texts, key=len))
     )
     path.write_text("\n".join([*rows, ""]))
+
+
+def write_padded_lines(path: Path, texts: list[str]) -> None:
+    """JSON lines, the shortest first; every other one, by chance, has 30,000 bytes in another field."""
+    chance = random.Random(1)
+    with path.open("w") as file:
+        for text in sorted(texts, key=len):
+            note = "x" * 30_000 * chance.randrange(2)
+            file.write(json.dumps({"note": note, "text": text}) + "\n")
 
 
 def write_text(path: Path, texts: list[str]) -> None:
@@ -72,6 +81,7 @@ def write_gz(path: Path, texts: list[str]) -> None:
 CORPORA: dict[str, Callable[[Path, list[str]], None]] = {
     "uneven.parquet": write_parquet,
     "sorted.jsonl": write_sorted_lines,
+    "padded.jsonl": write_padded_lines,
     "one.txt": write_text,
     "many": write_many,
     "packed.jsonl.gz": write_gz,

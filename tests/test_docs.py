@@ -17,11 +17,11 @@ import lowtide
 from lowtide import errors
 from lowtide.memory.budget import choose_budget
 from lowtide.memory.limits import LimitCandidate, MemoryLimit
+from lowtide.shards.manifest import DatasetManifest
+from lowtide.source.find_inputs import _COMPRESSIONS, _KINDS
 from lowtide.stages.learn_run import LearntSize
 from lowtide.stages.plan_tokenizer import spend_on_training
 from lowtide.stages.tokenizer_files import CorpusFile, OutputFile, TokenizerManifest
-from lowtide.shards.manifest import DatasetManifest
-from lowtide.source.find_inputs import _COMPRESSIONS, _KINDS
 from lowtide.tokenizer.count_words import ENTRY_BYTES
 from lowtide.units import GIB, format_bytes, format_count
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from lowtide.events import Listener, ignore
 from lowtide.memory.budget import Budget
+from lowtide.settings import TokenizerSettings, TokenizeSettings
 from lowtide.stages.settings import make_settings
 from lowtide.stages.tokenize import TokenizeResult
 from lowtide.stages.tokenize import tokenize as run_tokenize
@@ -18,7 +19,6 @@ from lowtide.stages.tokenizer_settings import make_tokenizer_settings
 from lowtide.stages.train_tokenizer import CHECKPOINT_SECONDS, TokenizerResult
 from lowtide.stages.train_tokenizer import train_tokenizer as run_train_tokenizer
 from lowtide.stages.watch_run import ShouldStop, never_stop
-from lowtide.settings import TokenizerSettings, TokenizeSettings
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance

@@ -10,16 +10,16 @@ import pytest
 
 from lowtide import Tokenizer
 from lowtide.errors import UsageError
-from lowtide.stages.chat import make_chat_prompt, read_answer
-from lowtide.stages.sample import sample
 from lowtide.source.examples.built_in import CHATML
 from lowtide.source.examples.templates import keep_template
+from lowtide.stages.chat import make_chat_prompt, read_answer
+from lowtide.stages.sample import sample
 from lowtide.tokenizer.byte_pairs import BytePairs
 from tests.commands import lowtide
 from tests.learnt import END_OF_TEXT, learnt
 from tests.model.small import lively
-from tests.stages.inboxes import make_scene
 from tests.runs import TINY, add_checkpoint, begin_run
+from tests.stages.inboxes import make_scene
 from tests.training.small_runs import SHAPE, make_settings, write_plan
 
 QUESTION, ANSWER, BRIEF = "What is the tide?", "the sea, breathing.", "Be brief."

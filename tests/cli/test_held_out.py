@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.stages.settings import choose_held_out
 from lowtide.settings import TokenizeSettings
 from lowtide.shards.manifest import read_manifest
 from lowtide.source.find_inputs import InputFile, InputKind
+from lowtide.stages.settings import choose_held_out
 from tests.commands import Outcome, bytes_of, lowtide
 
 CHOSEN = b"A short note, number 329.\n"

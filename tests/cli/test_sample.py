@@ -17,10 +17,10 @@ from lowtide.errors import UsageError
 from lowtide.model.generate import generate
 from lowtide.model.gpt import GPT
 from lowtide.model.shape import ModelShape
+from lowtide.show.training_results import show_samples
 from lowtide.stages import open_model as room
 from lowtide.stages.export_model import export_model
 from lowtide.stages.sample import sample, stream_samples
-from lowtide.show.training_results import show_samples
 from lowtide.tokenizer.byte_pairs import BytePairs
 from lowtide.tokenizer.tokenizer import decode_stream
 from lowtide.training.run_folder import RUN_NAME

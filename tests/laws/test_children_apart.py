@@ -15,15 +15,15 @@ from bench.tokenizer_variants import Variant
 from lowtide.errors import LowtideError
 from lowtide.events import ignore
 from lowtide.guard.doctor.check_gpu import ask_torch
-from lowtide.tools.compare.run_boxed import BoxedJob, ProgressFile, run_boxed
-from lowtide.tools.compare.ways import WAYS, Task
-from lowtide.tools.demo.stages import DemoSettings, list_stages
+from lowtide.settings import TokenizeSettings
 from lowtide.stages.inbox.tokenize_apart import tokenize_apart
 from lowtide.stages.inbox.tokenize_child import Request
 from lowtide.stages.smoke import talk_to_child
-from lowtide.settings import TokenizeSettings
 from lowtide.tokenizer.reference_apart import ReferenceApart
 from lowtide.tokenizer.vocabulary import from_json
+from lowtide.tools.compare.run_boxed import BoxedJob, ProgressFile, run_boxed
+from lowtide.tools.compare.ways import WAYS, Task
+from lowtide.tools.demo.stages import DemoSettings, list_stages
 from lowtide.units import GIB, MIB
 from tests.commands import lowtide_process
 from tests.source.examples.rows import template_at

@@ -21,13 +21,13 @@ import lowtide
 from bench.tokenizer_variants import Variant, make_text
 from lowtide.errors import DataError, LowtideError, SharedFaultError, StoppedError, UsageError
 from lowtide.events import Advanced, Event
+from lowtide.settings import TokenizeSettings
+from lowtide.source.blocks import Block
+from lowtide.source.stream import Cursor, read_blocks
 from lowtide.stages.encode_blocks import BlockEncoder
 from lowtide.stages.estimate import estimate
 from lowtide.stages.examine import verify
 from lowtide.stages.prepare import prepare
-from lowtide.settings import TokenizeSettings
-from lowtide.source.blocks import Block
-from lowtide.source.stream import Cursor, read_blocks
 from lowtide.tokenizer.encode import Encoder
 from lowtide.tokenizer.reference_apart import ReferenceApart
 from tests.commands import LOWTIDE, killed_on_failure

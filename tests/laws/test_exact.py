@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 
 import lowtide
 from lowtide import TokenizeSettings
+from lowtide.source.separators import default_delimiter
+from lowtide.source.stream import Cursor, read_blocks
 from lowtide.stages.encode_blocks import BlockEncoder
 from lowtide.stages.prepare import Prepared, prepare
 from lowtide.stages.settings import make_settings
-from lowtide.source.separators import default_delimiter
-from lowtide.source.stream import Cursor, read_blocks
 from lowtide.tokenizer.encode import Encoder, EncodeSettings
 from lowtide.tokenizer.reference import ReferenceEncoder
 from lowtide.tokenizer.vocabulary import Vocabulary

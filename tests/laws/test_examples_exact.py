@@ -8,10 +8,10 @@ import pytest
 
 import lowtide
 from lowtide import TokenizeSettings
-from lowtide.stages.spend import smallest_budget
 from lowtide.settings import Format
 from lowtide.shards.layout import FORMATS
 from lowtide.source.examples.built_in import CHATML, PLAIN, PLAIN_COMPLETION
+from lowtide.stages.spend import smallest_budget
 from lowtide.tokenizer.vocabulary import load_vocabulary
 from tests.commands import bytes_of
 from tests.laws.chats import (

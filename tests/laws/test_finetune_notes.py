@@ -10,10 +10,10 @@ import pytest
 
 from lowtide import Tokenizer, make_plan
 from lowtide.model.needs import peak_of_run
-from lowtide.stages.smoke import ChildReport, _judge, _shortened, smoke
-from lowtide.stages.start_weights import find_start, tokenizer_differs
 from lowtide.plan.machine import cpu_machine
 from lowtide.plan.plan_file import plan_text, read_plan
+from lowtide.stages.smoke import ChildReport, _judge, _shortened, smoke
+from lowtide.stages.start_weights import find_start, tokenizer_differs
 from tests.laws.finetuning import save_theirs
 from tests.learnt import learnt
 from tests.model.small import lively

@@ -19,8 +19,8 @@ import pytest
 
 from lowtide.errors import StoppedError, UsageError
 from lowtide.events import Evaluated, Event, Listener, Note, Stepped
-from lowtide.stages.tokenize import tokenize
 from lowtide.shards.manifest import read_manifest
+from lowtide.stages.tokenize import tokenize
 from lowtide.training.checkpoint import find_checkpoints
 from tests.commands import call
 from tests.stages.inboxes import Scene, entries, make_scene, stages, work_left, write_chats

@@ -31,9 +31,9 @@ from bench.power_cut import fill_disk, mounted_tmpfs
 from lowtide import TokenizeSettings
 from lowtide.errors import StoppedError
 from lowtide.events import Checkpointed, Event
-from lowtide.stages import folder as out_folder
 from lowtide.settings import Format
 from lowtide.shards.layout import FORMATS
+from lowtide.stages import folder as out_folder
 
 TINY_SHARDS = 50_000
 

@@ -17,11 +17,11 @@ import pytest
 import lowtide
 from lowtide.errors import ChangedInputError, StoppedError, UsageError
 from lowtide.events import Advanced, Event, StopReason
+from lowtide.source.find_inputs import find_inputs
+from lowtide.source.stream import Cursor, read_blocks
 from lowtide.stages import watch_run
 from lowtide.stages.job import load_record, store_record
 from lowtide.stages.shard_run import Progress
-from lowtide.source.find_inputs import find_inputs
-from lowtide.source.stream import Cursor, read_blocks
 from lowtide.storage.fingerprint import fingerprint_file
 from tests.commands import bytes_of
 from tests.source.readings import reading

@@ -11,9 +11,9 @@ import lowtide
 from lowtide import TokenizeSettings
 from lowtide.errors import DataError, LowtideError, UsageError, VerificationError
 from lowtide.events import Advanced, Event
+from lowtide.shards.manifest import ShardRecord, SplitRecord, read_manifest, write_manifest
 from lowtide.stages import watch_run
 from lowtide.stages.shard_run import ShardRun
-from lowtide.shards.manifest import ShardRecord, SplitRecord, read_manifest, write_manifest
 from tests.corpora import make_documents, write_inputs
 
 

@@ -8,9 +8,9 @@ import pytest
 
 import lowtide
 from lowtide import TokenizeSettings
-from lowtide.stages.spend import smallest_budget
 from lowtide.settings import Format
 from lowtide.shards.layout import FORMATS
+from lowtide.stages.spend import smallest_budget
 from lowtide.tokenizer.reference import make_reference
 from lowtide.tokenizer.vocabulary import load_vocabulary
 from tests.commands import bytes_of

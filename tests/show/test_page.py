@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from lowtide.errors import DataError
-from lowtide.stages.why import Question, explain
 from lowtide.show.page import document
 from lowtide.show.page.document import MOST_PAGE_BYTES
 from lowtide.show.page.read_run import read_run
 from lowtide.show.page.scales import WIDTH, Gap, TimeAxis
 from lowtide.show.page.write_page import write_page
+from lowtide.stages.why import Question, explain
 from lowtide.units import GIB
 from tests.show.page_journals import (
     BEGAN,

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lowtide.stages.learn_run import Learning
 from lowtide.settings import TokenizerSettings
+from lowtide.stages.learn_run import Learning
 from lowtide.tokenizer.byte_pairs import bytes_in_order
 from lowtide.tokenizer.merge_pairs import STEP
 from lowtide.tokenizer.word_runs import WordTotals

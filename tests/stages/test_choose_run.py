@@ -12,8 +12,8 @@ from lowtide.errors import DoesNotFitError, UsageError
 from lowtide.memory.limits import LimitCandidate, MemoryLimit
 from lowtide.model.needs import Recipe
 from lowtide.model.shape import find_shape
-from lowtide.stages.choose_run import Asked, check_fit, choose_run
 from lowtide.plan.machine import choose_machine
+from lowtide.stages.choose_run import Asked, check_fit, choose_run
 from lowtide.training.settings import TrainSettings
 from lowtide.training.time_steps import time_steps
 from lowtide.units import GIB, parse_bytes

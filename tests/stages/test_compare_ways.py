@@ -14,11 +14,11 @@ import pytest
 
 from lowtide.errors import UsageError
 from lowtide.guard.box import open_box
+from lowtide.tokenizer.reference import make_reference
+from lowtide.tokenizer.vocabulary import load_vocabulary
 from lowtide.tools.compare.run import _child_environment, _read_tokens
 from lowtide.tools.compare.run_boxed import Boxed, BoxedJob, ProgressFile, run_boxed
 from lowtide.tools.compare.ways import WAYS, Task, Way, choose_ways, write_tokenizer
-from lowtide.tokenizer.reference import make_reference
-from lowtide.tokenizer.vocabulary import load_vocabulary
 from lowtide.units import GIB
 
 TEXTS = [

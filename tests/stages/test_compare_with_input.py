@@ -14,9 +14,9 @@ import pytest
 import lowtide
 from lowtide import Tokenizer, TokenizeSettings
 from lowtide.memory.limits import LimitCandidate, MemoryLimit
-from lowtide.stages.examine import Proof
 from lowtide.shards.manifest import SplitRecord, read_manifest, write_manifest
 from lowtide.shards.read import open_dataset
+from lowtide.stages.examine import Proof
 from lowtide.units import GIB, MIB
 from tests.boxes import run_in_box
 from tests.commands import LOWTIDE

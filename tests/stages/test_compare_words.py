@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.tools.compare.run import Comparison, WayResult
+from lowtide.svg import MemoryCurve
 from lowtide.tools.compare.growth import Growth, SizedRun
+from lowtide.tools.compare.run import Comparison, WayResult
 from lowtide.tools.compare.run_boxed import Boxed, Ending
 from lowtide.tools.compare.sample import TextSample
 from lowtide.tools.compare.ways import WAYS
@@ -21,7 +22,6 @@ from lowtide.tools.compare.words import (
     short_note,
     tables,
 )
-from lowtide.svg import MemoryCurve
 from lowtide.units import GIB, MIB
 
 BY_KEY = {way.key: way for way in WAYS}

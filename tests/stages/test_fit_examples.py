@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lowtide.settings import Placement, TooLong
 from lowtide.stages.arrange import Run, arrange, split_documents
 from lowtide.stages.fit_examples import fit_examples
-from lowtide.settings import Placement, TooLong
 from lowtide.tokenizer.encode import EncodedBlock
 
 Example = list[tuple[int, bool]]

@@ -16,8 +16,8 @@ import lowtide
 from lowtide.errors import DataError, LowtideError, StoppedError
 from lowtide.events import Advanced, Event, Learnt, MemoryRead, Note
 from lowtide.journal import LOG_NAME, read_journal
-from lowtide.stages.keep_journal import Thinned, keep_journal
 from lowtide.shards.verify import verify_dataset
+from lowtide.stages.keep_journal import Thinned, keep_journal
 from tests.commands import LOWTIDE
 
 WORDS = "the quick brown fox jumps over the lazy dog and runs away\n"

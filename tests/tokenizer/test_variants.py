@@ -30,13 +30,13 @@ from bench.tokenizer_variants import (
 from lowtide.errors import DataError, SharedFaultError, UsageError
 from lowtide.events import Note, ignore
 from lowtide.memory.proc_files import kib_fields
-from lowtide.stages.examine import verify
-from lowtide.stages.prepare import Prepared, prepare
-from lowtide.stages.prove_encoder import prove_encoder
 from lowtide.settings import TokenizeSettings
 from lowtide.shards.manifest import read_manifest, write_manifest
 from lowtide.shards.read import open_dataset
 from lowtide.source.stream import Cursor, read_blocks
+from lowtide.stages.examine import verify
+from lowtide.stages.prepare import Prepared, prepare
+from lowtide.stages.prove_encoder import prove_encoder
 from lowtide.tokenizer.encode import (
     SAMPLE_BYTES,
     Encoder,

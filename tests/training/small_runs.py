@@ -19,8 +19,8 @@ import torch
 from lowtide.events import Evaluated, Event, Note, Saved, Stepped
 from lowtide.journal import LOG_NAME, read_journal
 from lowtide.model.shape import ModelShape
-from lowtide.stages.train import TrainResult, train
 from lowtide.shards.layout import ShardLayout
+from lowtide.stages.train import TrainResult, train
 from lowtide.training.checkpoint import find_checkpoints
 from lowtide.training.settings import TrainSettings
 from tests.commands import Outcome

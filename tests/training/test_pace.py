@@ -11,8 +11,8 @@ import torch
 from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import StoppedError
 from lowtide.events import Stepped
-from lowtide.stages.train import train
 from lowtide.show.training_results import show_trained
+from lowtide.stages.train import train
 from lowtide.training.pace import Pace
 from lowtide.training.settings import TrainSettings, steps_for, windows_for
 from lowtide.training.step import StepResult

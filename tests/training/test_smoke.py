@@ -26,13 +26,13 @@ from lowtide.errors import (
 from lowtide.events import ignore
 from lowtide.guard.process_folders import process_folder_name
 from lowtide.memory.meter import child_pids
+from lowtide.plan.speed import Speed
 from lowtide.stages import smoke as room
 from lowtide.stages import start_run as start_room
 from lowtide.stages.choose_run import ChosenRun
 from lowtide.stages.folder import RUN, check_folder
 from lowtide.stages.smoke import ChildReport, _judge, _shortened, smoke, talk_to_child
 from lowtide.stages.start_run import StartedRun, smoke_lines, start_run
-from lowtide.plan.speed import Speed
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.units import MIB
 from tests.training.small_runs import SHAPE, VOCABULARY, Heard, make_settings, make_tokens

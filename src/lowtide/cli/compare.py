@@ -16,8 +16,8 @@ from lowtide.cli.choices import (
     setting_options,
 )
 from lowtide.cli.command import Command, examples
-from lowtide.tools.compare.stops import listen_for_the_end
 from lowtide.settings import TokenizerSettings, TokenizeSettings
+from lowtide.tools.compare.stops import listen_for_the_end
 
 if TYPE_CHECKING:
     from lowtide.settings import InputFormat
@@ -96,10 +96,10 @@ def compare_command(
     """
     with listen_for_the_end() as should_stop:
         from lowtide.memory.limits import machine_limit
-        from lowtide.tools.compare.run import CompareSettings, compare
-        from lowtide.tools.compare import words
         from lowtide.show.comparison import show_comparison, show_passing_lines
         from lowtide.show.memory_picture import check_picture_file, show_picture
+        from lowtide.tools.compare import words
+        from lowtide.tools.compare.run import CompareSettings, compare
         from lowtide.units import parse_bytes
 
         if out is not None:

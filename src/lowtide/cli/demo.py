@@ -9,8 +9,8 @@ import click
 
 from lowtide.cli.choices import FOLDER, SIZE_OR_SHARE, Option, debug_option, json_option
 from lowtide.cli.command import Command, examples
-from lowtide.tools.demo.stages import DEFAULT_FOLDER, Stage
 from lowtide.stages.stop_signals import listen_for_stops
+from lowtide.tools.demo.stages import DEFAULT_FOLDER, Stage
 
 
 @click.command(
@@ -56,6 +56,13 @@ def demo_command(out: str, memory: str, clean: bool, as_json: bool) -> None:
     """
     from lowtide.memory.budget import choose_budget
     from lowtide.memory.limits import machine_limit
+    from lowtide.show.comparison import (
+        show_cleaned,
+        show_end,
+        show_passing_lines,
+        show_stage,
+        tell_waiting,
+    )
     from lowtide.tools.demo.story import StageDone, clean_demo, run_demo, usual_settings
     from lowtide.tools.demo.words import (
         closing_rows,
@@ -63,13 +70,6 @@ def demo_command(out: str, memory: str, clean: bool, as_json: bool) -> None:
         opening_line,
         progress_line,
         stage_lines,
-    )
-    from lowtide.show.comparison import (
-        show_cleaned,
-        show_end,
-        show_passing_lines,
-        show_stage,
-        tell_waiting,
     )
 
     if clean:

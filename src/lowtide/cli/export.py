@@ -93,15 +93,15 @@ def export_command(
         from lowtide.dataset.token_dataset import need_torch
 
         need_torch("a model needs torch", instead="")
-        from lowtide.stages.export_model import export_checkpoint
         from lowtide.show.progress import tell_a_person
         from lowtide.show.training_results import show_exported_model
+        from lowtide.stages.export_model import export_checkpoint
 
         made = export_checkpoint(path, out, step=step, listen=tell_a_person)
         show_exported_model(made.folder, already_done=made.already_done, as_json=as_json)
         return
-    from lowtide.stages.export import export
     from lowtide.show.results import show_exported
+    from lowtide.stages.export import export
 
     manifest = export(path, out, to_format, shard_tokens=shard_tokens, eot=eot, tokenizer=tokenizer)
     show_exported(out, manifest, as_json=as_json)

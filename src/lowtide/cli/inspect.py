@@ -116,8 +116,8 @@ def inspect_command(
         return
     if _show_inbox(path, as_json=as_json):
         return
-    from lowtide.stages.examine import inspect
     from lowtide.show.results import show_inspection
+    from lowtide.stages.examine import inspect
 
     inspection = inspect(path, tokenizer=tokenizer)
     show_inspection(
@@ -132,8 +132,8 @@ def inspect_command(
 
 def _show_inbox(path: str, *, as_json: bool) -> bool:
     """Whether the folder is a run's that takes files from an inbox."""
-    from lowtide.stages.inbox.ledger import count_stages, is_inbox_run, read_entries
     from lowtide.show.training_results import show_inbox_files
+    from lowtide.stages.inbox.ledger import count_stages, is_inbox_run, read_entries
 
     if not is_inbox_run(Path(path)):
         return False

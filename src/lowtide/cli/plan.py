@@ -65,9 +65,9 @@ def plan_command(
     DATA is a folder that lowtide wrote, or a file or folder of nanoGPT, llm.c, Megatron or numpy. Shows for
     each model whether it fits, how a step is cut, how long it takes, and which one to choose and why.
     """
-    from lowtide.stages.plan import make_plan
     from lowtide.plan.measured import speeds_file
     from lowtide.show.training_results import show_plan
+    from lowtide.stages.plan import make_plan
 
     plan = make_plan(
         data,

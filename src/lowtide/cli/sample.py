@@ -81,9 +81,9 @@ def sample_command(
     from lowtide.dataset.token_dataset import need_torch
 
     need_torch("a model needs torch", instead="")
-    from lowtide.stages.sample import stream_samples
     from lowtide.show.progress import tell_a_person
     from lowtide.show.training_results import show_samples
+    from lowtide.stages.sample import stream_samples
 
     text = sys.stdin.read() if prompt == "-" else prompt
     streams = stream_samples(

@@ -189,8 +189,8 @@ def train_command(
         "1"  # torch's compiler starts Python, which would import from here
     )
     from lowtide.dataset.token_dataset import need_torch
-    from lowtide.stages.choose_run import Asked, choose_run
     from lowtide.plan.measured import speeds_file
+    from lowtide.stages.choose_run import Asked, choose_run
 
     need_torch("training needs torch", instead="")
     asked = Asked(plan=Path(plan) if plan else None, memory=memory, **wished)  # type: ignore[arg-type]
@@ -208,8 +208,8 @@ def train_command(
         chosen = choose_run(
             data, out, asked, restart=restart, slurm=os.environ, speeds=speeds, listen=listen
         )
-    from lowtide.stages.start_run import refuse_problems, start_run
     from lowtide.show.training_results import show_smoke, show_trained
+    from lowtide.stages.start_run import refuse_problems, start_run
 
     with listen_for_stops() as should_stop, show_progress(quiet=quiet) as listen:
         started = start_run(
@@ -267,9 +267,9 @@ def _train_on_inbox(
     from lowtide.stages.inbox.choose import choose_inbox_run
 
     chosen = choose_inbox_run(inbox, out, asked, restart=restart, slurm=os.environ, speeds=speeds)
-    from lowtide.stages.inbox.train_on_inbox import start_inbox
     from lowtide.show.progress import show_progress
     from lowtide.show.training_results import show_inbox_run
+    from lowtide.stages.inbox.train_on_inbox import start_inbox
 
     with listen_for_stops() as should_stop, show_progress(quiet=quiet) as listen:
         run = start_inbox(

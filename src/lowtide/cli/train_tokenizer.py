@@ -22,8 +22,8 @@ from lowtide.cli.choices import (
 )
 from lowtide.cli.command import Command, examples
 from lowtide.cli.inputs import check_inputs
-from lowtide.stages.stop_signals import listen_for_stops
 from lowtide.settings import TokenizerSettings
+from lowtide.stages.stop_signals import listen_for_stops
 
 
 @click.command(
@@ -88,15 +88,15 @@ def train_tokenizer_command(
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from lowtide.memory.budget import choose_budget
     from lowtide.memory.limits import machine_limit
-    from lowtide.stages.tokenizer_settings import choose_special_tokens, make_tokenizer_settings
     from lowtide.show.progress import show_progress
+    from lowtide.stages.tokenizer_settings import choose_special_tokens, make_tokenizer_settings
 
     tokens = choose_special_tokens(special_token, none=no_special_token)
     settings = make_tokenizer_settings({**chosen, "special_token": tokens})
     budget = choose_budget(memory, machine_limit(slurm=os.environ))
     if dry_run:
-        from lowtide.stages.estimate_tokenizer import estimate_tokenizer
         from lowtide.show.results import show_rows as show_estimate
+        from lowtide.stages.estimate_tokenizer import estimate_tokenizer
 
         found = estimate_tokenizer(inputs, out, settings, memory=budget, workers=workers)
         show_estimate(found.rows(), found.as_record(), as_json=as_json)
@@ -104,9 +104,9 @@ def train_tokenizer_command(
     assert out is not None, "only a dry run does without it"
     with show_progress(quiet=quiet) as listen, listen_for_stops() as should_stop:
         # Loaded in here: a stop that comes meanwhile is obeyed, after the first block.
+        from lowtide.show.results import show_rows
         from lowtide.stages.describe_training import training_record, training_rows
         from lowtide.stages.train_tokenizer import train_tokenizer
-        from lowtide.show.results import show_rows
 
         result = train_tokenizer(
             inputs,

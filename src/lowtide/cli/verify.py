@@ -33,8 +33,8 @@ def verify_command(path: str, tokenizer: str | None, as_json: bool) -> int:
     Sizes, checksums, ids, the document index and the loss mask are read in full. A sample of documents is
     compared with the input, if that is still there. Exit code 4 when anything is wrong.
     """
-    from lowtide.stages.examine import verify
     from lowtide.show.results import show_proof
+    from lowtide.stages.examine import verify
 
     proof = verify(path, tokenizer=tokenizer)
     found = proof.verification

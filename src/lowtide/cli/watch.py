@@ -111,9 +111,9 @@ def watch_command_line(
     machine has left, are read every second: you are warned, then the job is asked to stop, and ended if you
     allow it.
     """
+    from lowtide.show.watch_view import show_watch, show_watched
     from lowtide.stages.watch import watch_command, watch_process
     from lowtide.stages.watch_settings import choose_settings, one_of
-    from lowtide.show.watch_view import show_watch, show_watched
 
     one_of(command, pid)
     settings = choose_settings(

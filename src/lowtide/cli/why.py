@@ -76,9 +76,9 @@ def why_command(
     """
     from pathlib import Path
 
+    from lowtide.show.verdicts import show_verdict
     from lowtide.stages.watch_settings import state_folder
     from lowtide.stages.why import Question, explain, newest_timeline
-    from lowtide.show.verdicts import show_verdict
 
     if last and target:
         raise click.UsageError("`--last` and a path exclude each other")

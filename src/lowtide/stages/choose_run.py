@@ -13,8 +13,6 @@ from lowtide.errors import UsageError
 from lowtide.events import Listener, Note, ignore
 from lowtide.model.needs import Device, peak_of_run
 from lowtide.model.shape import SHAPES
-from lowtide.stages.plan import look_at_data, make_plan
-from lowtide.stages.run_source import is_of_inbox
 from lowtide.plan.finetune import FineTuning, finetune_settings
 from lowtide.plan.fit import RECIPES, does_not_fit, largest_micro_batch, runnable_recipes
 from lowtide.plan.machine import LIBRARY_BYTES, Machine, choose_machine, cpu_machine
@@ -22,6 +20,8 @@ from lowtide.plan.make_plan import ModelPlan
 from lowtide.plan.measured import MeasuredSpeed, read_speeds, remember_speed
 from lowtide.plan.plan_file import read_plan
 from lowtide.plan.speed import MEASURED_HERE, Speed, hours_of_settings, predict_speed
+from lowtide.stages.plan import look_at_data, make_plan
+from lowtide.stages.run_source import is_of_inbox
 from lowtide.storage.paths import as_path
 from lowtide.storage.publish import storage_errors
 from lowtide.training.run_folder import RUN_NAME, read_run_record

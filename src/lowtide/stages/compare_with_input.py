@@ -17,9 +17,6 @@ import numpy as np
 from lowtide.errors import DataError, LowtideError, UsageError
 from lowtide.memory.limits import machine_limit
 from lowtide.memory.meter import private_bytes
-from lowtide.stages.prepare import choose_cut_rule, choose_delimiter
-from lowtide.stages.prepare_examples import PreparedExamples, prepare_examples
-from lowtide.stages.settings import settings_of_manifest
 from lowtide.settings import Placement, TokenizeSettings
 from lowtide.shards.layout import TokenArray
 from lowtide.shards.loss_mask import BitArray
@@ -30,6 +27,9 @@ from lowtide.source.examples.settings import ExampleReading
 from lowtide.source.find_inputs import InputFile, find_inputs
 from lowtide.source.hold_out import held_out_documents
 from lowtide.source.stream import Cursor, read_blocks
+from lowtide.stages.prepare import choose_cut_rule, choose_delimiter
+from lowtide.stages.prepare_examples import PreparedExamples, prepare_examples
+from lowtide.stages.settings import settings_of_manifest
 from lowtide.storage.fingerprint import fingerprint_file
 from lowtide.tokenizer.encode import first_difference
 from lowtide.tokenizer.learnt_tokens import Lengths

@@ -17,14 +17,14 @@ import numpy as np
 from lowtide.errors import DataError
 from lowtide.memory.allocator import give_back
 from lowtide.memory.meter import private_bytes
-from lowtide.stages.arrange import Flags, Run, arrange
-from lowtide.stages.fit_examples import fit_examples
-from lowtide.stages.job import ExampleCounts
-from lowtide.stages.spend import COPIES_OF_TEXT, Allowances
 from lowtide.settings import Placement, TooLong
 from lowtide.source.arrow_memory import arrow_bytes
 from lowtide.source.hold_out import held_out_documents
 from lowtide.source.stream import Block
+from lowtide.stages.arrange import Flags, Run, arrange
+from lowtide.stages.fit_examples import fit_examples
+from lowtide.stages.job import ExampleCounts
+from lowtide.stages.spend import COPIES_OF_TEXT, Allowances
 from lowtide.tokenizer.encode import (
     EncodedBlock,
     Encoder,

@@ -15,15 +15,15 @@ from pathlib import Path
 from lowtide.errors import DataError, DoesNotFitError, UsageError
 from lowtide.memory.allocator import return_large_pieces
 from lowtide.memory.budget import Budget
-from lowtide.stages.encode_blocks import make_run
-from lowtide.stages.folder import check_folder, nearest_folder
-from lowtide.stages.job import ExampleCounts, describe_inputs
-from lowtide.stages.prepare import Prepared, describe_held_out, prepare
 from lowtide.settings import TokenizeSettings
 from lowtide.source.arrow_memory import plain_allocation
 from lowtide.source.blocks import Block, ReadSettings
 from lowtide.source.find_inputs import InputFile, InputKind, Skipped, describe_skipped
 from lowtide.source.sample import SampledText, count_documents, sample_inputs
+from lowtide.stages.encode_blocks import make_run
+from lowtide.stages.folder import check_folder, nearest_folder
+from lowtide.stages.job import ExampleCounts, describe_inputs
+from lowtide.stages.prepare import Prepared, describe_held_out, prepare
 from lowtide.storage.paths import as_path
 from lowtide.tokenizer.encode import Encoder
 from lowtide.units import KIB, format_bytes, format_count, format_seconds
@@ -218,8 +218,11 @@ def _predict(
     free_bytes: int,
 ) -> Estimate:
     weights = [sample.stands_for for sample in samples]
-    parts = [count * weight for count, weight in zip(probe.tokens, weights, strict=True)]
-    tokens = round(sum(parts))
+    tokens = round(_weighted(probe.tokens, weights))
+    parts = [
+        count * sample.stretch_bytes / sample.input_bytes
+        for count, sample in zip(probe.tokens, samples, strict=True)
+    ]
     sampled_bytes = sum(sample.text_bytes for sample in samples)
     text_bytes = _weighted([sample.text_bytes for sample in samples], weights)
     is_whole = all(weight == 1 for weight in weights)

@@ -10,13 +10,13 @@ from pathlib import Path
 
 from lowtide.memory.allocator import return_large_pieces
 from lowtide.memory.budget import Budget
-from lowtide.stages.estimate import free_bytes, refuse_full_disk, refuse_stdin
-from lowtide.stages.folder import TOKENIZER, check_folder
-from lowtide.stages.plan_tokenizer import TokenizerPlan, plan_tokenizer
 from lowtide.settings import TokenizerSettings
 from lowtide.source.arrow_memory import plain_allocation
 from lowtide.source.find_inputs import Skipped, describe_skipped
 from lowtide.source.sample import SampledText, sample_inputs
+from lowtide.stages.estimate import free_bytes, refuse_full_disk, refuse_stdin
+from lowtide.stages.folder import TOKENIZER, check_folder
+from lowtide.stages.plan_tokenizer import TokenizerPlan, plan_tokenizer
 from lowtide.storage.paths import as_path
 from lowtide.tokenizer.count_words import ENTRY_BYTES, WordCounter
 from lowtide.units import KIB, MIB, format_bytes, format_count, format_seconds

@@ -8,12 +8,12 @@ from pathlib import Path
 
 from lowtide.dataset.find_tokens import open_dataset, refuse_what_is_no_dataset, tokenizer_record
 from lowtide.errors import UsageError
-from lowtide.stages.compare_with_input import Comparison, compare_with_input
 from lowtide.shards.describe import DatasetFacts, Sample, describe_dataset, sample_documents
 from lowtide.shards.layout import MANIFEST_NAME, TokenArray
 from lowtide.shards.read import Dataset
 from lowtide.shards.read import open_dataset as open_at
 from lowtide.shards.verify import Progress, Verification, verify_dataset
+from lowtide.stages.compare_with_input import Comparison, compare_with_input
 from lowtide.storage.paths import as_path
 from lowtide.tokenizer.reference import make_reference
 from lowtide.tokenizer.vocabulary import Vocabulary, load_vocabulary

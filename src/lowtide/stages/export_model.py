@@ -15,9 +15,9 @@ from lowtide.events import Listener, Note, ignore
 from lowtide.guard.process_folders import process_folder_name, remove_orphan_folders
 from lowtide.model.hugging_face import config_of, to_hugging_face
 from lowtide.model.tensor_files import WEIGHTS_NAME
+from lowtide.source.examples.templates import TEMPLATE_FILE
 from lowtide.stages.chat import make_chat_prompt
 from lowtide.stages.open_model import CONFIG_NAME, OpenedModel, choose_checkpoint, open_run
-from lowtide.source.examples.templates import TEMPLATE_FILE
 from lowtide.storage.decode_json import FileName, convert_json, explain
 from lowtide.storage.fingerprint import digest_file
 from lowtide.storage.paths import as_path

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from lowtide.stages.arrange import Flags, Run
 from lowtide.settings import TooLong
+from lowtide.stages.arrange import Flags, Run
 
 Numbers = npt.NDArray[np.int64]
 

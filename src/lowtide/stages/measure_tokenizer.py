@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lowtide.memory.allocator import give_back
-from lowtide.stages.held_out_text import HELD_OUT_NAME
-from lowtide.stages.plan_tokenizer import TokenizerPlan
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.source.sample import sample_inputs
+from lowtide.stages.held_out_text import HELD_OUT_NAME
+from lowtide.stages.plan_tokenizer import TokenizerPlan
 from lowtide.tokenizer.encode import Encoder, EncodeSettings, encoder_bytes_for
 from lowtide.tokenizer.vocabulary import Vocabulary
 from lowtide.units import KIB, MIB

@@ -14,14 +14,14 @@ from pathlib import Path
 from lowtide.memory.budget import Budget, check_needs, choose_budget
 from lowtide.memory.limits import machine_limit
 from lowtide.memory.meter import child_pids, private_bytes
-from lowtide.stages.prepare import choose_workers, delimiter_beside
-from lowtide.stages.spend import LIBRARIES_BYTES, SLACK_SHARE, foreign_bytes, reader_bytes
-from lowtide.stages.stage import Plan
-from lowtide.stages.tokenizer_settings import check_tokenizer_settings, normalise
 from lowtide.settings import TokenizerSettings
 from lowtide.source.find_inputs import InputKind, survey_inputs
 from lowtide.source.safe_cuts import CutRule
 from lowtide.source.stream import ReadSettings
+from lowtide.stages.prepare import choose_workers, delimiter_beside
+from lowtide.stages.spend import LIBRARIES_BYTES, SLACK_SHARE, foreign_bytes, reader_bytes
+from lowtide.stages.stage import Plan
+from lowtide.stages.tokenizer_settings import check_tokenizer_settings, normalise
 from lowtide.tokenizer.count_words import LEAST_TABLE_BYTES, CountRules
 from lowtide.tokenizer.merge_pairs import check_merge_room
 from lowtide.tokenizer.word_runs import BUFFER_BYTES

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from lowtide.errors import UsageError
-from lowtide.stages.encode_blocks import ExampleRecipe
 from lowtide.settings import TokenizeSettings
 from lowtide.source.examples.settings import ExampleReading
 from lowtide.source.find_inputs import InputFile, InputKind
+from lowtide.stages.encode_blocks import ExampleRecipe
 from lowtide.tokenizer.encode import EncodeSettings
 from lowtide.tokenizer.learnt_tokens import measure_tokens
 from lowtide.tokenizer.vocabulary import NAMES, Vocabulary

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator
 
 from lowtide.events import Listener, Note
 from lowtide.memory.allocator import give_back
-from lowtide.stages.prepare import Prepared, on_reference
 from lowtide.source.stream import Block, Cursor, read_blocks
+from lowtide.stages.prepare import Prepared, on_reference
 from lowtide.tokenizer.encode import SAMPLE_BYTES, Encoder, find_disagreement, sample_pieces
 from lowtide.units import format_bytes
 

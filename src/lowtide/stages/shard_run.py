@@ -14,14 +14,6 @@ import msgspec
 from lowtide import __version__
 from lowtide.errors import DataError, VerificationError
 from lowtide.journal import LOG_NAME
-from lowtide.stages.arrange import split_documents
-from lowtide.stages.encode_blocks import BlockEncoder, EncodedRun
-from lowtide.stages.folder import SHARDS
-from lowtide.stages.job import Counts, JobInput, add_block, load_record, store_record
-from lowtide.stages.prepare import Prepared
-from lowtide.stages.prove_encoder import prove_encoder
-from lowtide.stages.stage import reading_inputs
-from lowtide.stages.watch_run import Watch
 from lowtide.settings import TokenizeSettings
 from lowtide.shards.layout import (
     MANIFEST_NAME,
@@ -49,6 +41,14 @@ from lowtide.shards.manifest import (
 from lowtide.shards.write import SplitWriter, WriterMark, verify_finished
 from lowtide.source.find_place import naming_places
 from lowtide.source.stream import Cursor, PartlyRead, read_blocks
+from lowtide.stages.arrange import split_documents
+from lowtide.stages.encode_blocks import BlockEncoder, EncodedRun
+from lowtide.stages.folder import SHARDS
+from lowtide.stages.job import Counts, JobInput, add_block, load_record, store_record
+from lowtide.stages.prepare import Prepared
+from lowtide.stages.prove_encoder import prove_encoder
+from lowtide.stages.stage import reading_inputs
+from lowtide.stages.watch_run import Watch
 from lowtide.storage.publish import storage_errors, sync_folder
 from lowtide.units import format_count
 

@@ -30,10 +30,10 @@ from lowtide.errors import (
 )
 from lowtide.events import Listener, Note, ignore
 from lowtide.guard.process_folders import process_folder_name, remove_orphan_folders
-from lowtide.stages.folder import nearest_folder
-from lowtide.stages.watch_run import ShouldStop, never_stop
 from lowtide.plan.speed import MEASURED_HERE, Speed, hours_of_settings
 from lowtide.shards.layout import WORK_FOLDER
+from lowtide.stages.folder import nearest_folder
+from lowtide.stages.watch_run import ShouldStop, never_stop
 from lowtide.storage.publish import storage_errors
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.training.run_results import SmokeReport

@@ -12,11 +12,11 @@ from lowtide.errors import DoesNotFitError, LowtideError
 from lowtide.events import Listener, Note, ignore
 from lowtide.memory.budget import Budget, check_needs, choose_budget
 from lowtide.memory.limits import machine_limit
+from lowtide.plan.measured import MeasuredSpeed, remember_speed
 from lowtide.stages.choose_run import ChosenRun
 from lowtide.stages.smoke import smoke
 from lowtide.stages.train import train
 from lowtide.stages.watch_run import ShouldStop
-from lowtide.plan.measured import MeasuredSpeed, remember_speed
 from lowtide.training.build import cpu_in_words
 from lowtide.training.checkpoint import find_checkpoints, step_of
 from lowtide.training.data_parallel import Ranks, ranks_of

@@ -18,10 +18,10 @@ from lowtide.errors import DoesNotFitError, LowtideError, UsageError
 from lowtide.events import Event, Listener, Note, Saved
 from lowtide.journal import LOG_NAME
 from lowtide.model.needs import bytes_of_checkpoint
-from lowtide.stages import folder as out_folder
-from lowtide.stages.run_source import OWN_NAMES, RunSource, stream_differences
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.source.examples.templates import TEMPLATE_FILE
+from lowtide.stages import folder as out_folder
+from lowtide.stages.run_source import OWN_NAMES, RunSource, stream_differences
 from lowtide.storage.publish import remove_path, storage_errors, sync_folder, write_atomically
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.training.checkpoint import find_checkpoints, remove_partial

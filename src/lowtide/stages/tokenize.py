@@ -17,6 +17,10 @@ from lowtide.errors import VerificationError
 from lowtide.events import Listener, ignore
 from lowtide.journal import Kind
 from lowtide.memory.budget import Budget
+from lowtide.settings import TokenizeSettings, loosen
+from lowtide.shards.manifest import DatasetManifest, read_manifest
+from lowtide.shards.read import open_dataset
+from lowtide.source.find_inputs import InputKind, input_names
 from lowtide.stages.folder import SHARDS
 from lowtide.stages.job import (
     JobInput,
@@ -29,10 +33,6 @@ from lowtide.stages.settings import settings_of_manifest
 from lowtide.stages.shard_run import Progress, ShardJob, ShardRun, empty_folder
 from lowtide.stages.stage import refuse_unknown_stdin, run_stage
 from lowtide.stages.watch_run import ShouldStop, never_stop
-from lowtide.settings import TokenizeSettings, loosen
-from lowtide.shards.manifest import DatasetManifest, read_manifest
-from lowtide.shards.read import open_dataset
-from lowtide.source.find_inputs import InputKind, input_names
 from lowtide.storage.paths import as_path
 
 _CHECKPOINT_SECONDS = 10.0

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from lowtide.errors import UsageError
-from lowtide.stages.settings import is_share
 from lowtide.settings import END_OF_TEXT, TokenizerSettings, check_choices, refuse_unknown
+from lowtide.stages.settings import is_share
 from lowtide.storage.decode_json import convert_json
 from lowtide.tokenizer.byte_pairs import unspell
 

@@ -238,8 +238,8 @@ def _look_for_life(evidence: Evidence, folder: Path | None) -> Evidence:
     locked = False
     if session is not None and session.kind != "watch" and folder is not None:
         # Imports numpy, which other questions do without.
-        from lowtide.stages.folder import LOCK_NAME
         from lowtide.shards.layout import WORK_FOLDER
+        from lowtide.stages.folder import LOCK_NAME
 
         locked = _is_lock_held(folder / WORK_FOLDER / LOCK_NAME)
         if not locked:

@@ -11,6 +11,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lowtide.errors import UsageError
+from lowtide.plan.finetune import FineTuning, finetune_settings
+from lowtide.plan.machine import Machine
+from lowtide.plan.make_plan import PlanData, Wishes, make_plan
+from lowtide.plan.measured import read_speeds
+from lowtide.plan.plan_file import read_plan
 from lowtide.stages.choose_run import (
     Asked,
     ChosenRun,
@@ -30,11 +35,6 @@ from lowtide.stages.inbox.settings import (
     read_inbox_settings,
     told_of_toml,
 )
-from lowtide.plan.finetune import FineTuning, finetune_settings
-from lowtide.plan.machine import Machine
-from lowtide.plan.make_plan import PlanData, Wishes, make_plan
-from lowtide.plan.measured import read_speeds
-from lowtide.plan.plan_file import read_plan
 from lowtide.storage.paths import as_path
 from lowtide.storage.publish import storage_errors
 from lowtide.tokenizer.vocabulary import load_vocabulary

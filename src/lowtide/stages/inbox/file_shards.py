@@ -10,16 +10,16 @@ from pathlib import Path
 import xxhash
 
 from lowtide.errors import UsageError, VerificationError
+from lowtide.shards.layout import MANIFEST_NAME, WORK_FOLDER
+from lowtide.shards.manifest import DatasetManifest, read_manifest
+from lowtide.shards.verify import verify_dataset
+from lowtide.source.utf8 import is_encodable
 from lowtide.stages.inbox.ledger import Entry
 from lowtide.stages.inbox.look import is_as_taken
 from lowtide.stages.inbox.prepare import PreparedInbox
 from lowtide.stages.inbox.tokenize_apart import Refused, tokenize_apart
 from lowtide.stages.inbox.tokenize_child import Request
 from lowtide.stages.open_run import OpenRun
-from lowtide.shards.layout import MANIFEST_NAME, WORK_FOLDER
-from lowtide.shards.manifest import DatasetManifest, read_manifest
-from lowtide.shards.verify import verify_dataset
-from lowtide.source.utf8 import is_encodable
 from lowtide.storage.publish import remove_path, storage_errors
 from lowtide.training.loop import RunContext
 from lowtide.units import format_bytes, printable

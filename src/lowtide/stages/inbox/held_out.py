@@ -13,9 +13,6 @@ from pathlib import Path
 from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import UsageError, VerificationError
 from lowtide.events import Listener, Note
-from lowtide.stages.inbox.ledger import remedy_for
-from lowtide.stages.run_source import HELD_OUT_NAME
-from lowtide.stages.train import FEWEST_WINDOWS
 from lowtide.shards.layout import MANIFEST_NAME
 from lowtide.shards.manifest import (
     DatasetManifest,
@@ -25,6 +22,9 @@ from lowtide.shards.manifest import (
     write_manifest,
 )
 from lowtide.shards.verify import verify_dataset
+from lowtide.stages.inbox.ledger import remedy_for
+from lowtide.stages.run_source import HELD_OUT_NAME
+from lowtide.stages.train import FEWEST_WINDOWS
 from lowtide.storage.fingerprint import digest_file
 from lowtide.storage.publish import publish, storage_errors, sync_file, sync_folder
 from lowtide.training.settings import TrainSettings

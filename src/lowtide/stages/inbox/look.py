@@ -19,11 +19,11 @@ from pathlib import Path
 
 from lowtide.errors import DataError, StorageError
 from lowtide.guard.open_files import FileId, find_written
+from lowtide.source.find_inputs import is_left_out, is_row_file, is_text_file
+from lowtide.source.utf8 import is_encodable
 from lowtide.stages.inbox.ledger import Entry, Ledger
 from lowtide.stages.inbox.prepare import PreparedInbox
 from lowtide.stages.inbox.settings import SETTINGS_NAME
-from lowtide.source.find_inputs import is_left_out, is_row_file, is_text_file
-from lowtide.source.utf8 import is_encodable
 from lowtide.storage.fingerprint import fingerprint_file
 
 LOOK_SECONDS = 2.0

@@ -9,11 +9,11 @@ from pathlib import Path
 import xxhash
 
 from lowtide.memory.budget import Budget
+from lowtide.settings import TokenizeSettings
 from lowtide.stages.inbox.settings import InboxSettings, tokenize_settings, told_of_toml
 from lowtide.stages.run_source import RunSource, inbox_source
 from lowtide.stages.settings import runs_jinja
 from lowtide.stages.spend import smallest_budget
-from lowtide.settings import TokenizeSettings
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.tokenizer.vocabulary import Vocabulary, load_vocabulary
 from lowtide.units import GIB

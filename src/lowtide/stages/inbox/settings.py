@@ -19,9 +19,9 @@ from typing import Literal, TypeAlias, get_args
 import msgspec
 
 from lowtide.errors import UsageError
-from lowtide.stages.settings import check_settings
 from lowtide.settings import BadText, Learn, SpecialInText, TokenizeSettings, TooLong
 from lowtide.source.find_inputs import is_row_file, is_text_file
+from lowtide.stages.settings import check_settings
 from lowtide.storage.decode_json import convert_json
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.units import printable

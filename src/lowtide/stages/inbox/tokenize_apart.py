@@ -29,10 +29,10 @@ from lowtide.errors import (
     VerificationError,
 )
 from lowtide.events import Listener, Note
+from lowtide.shards.layout import WORK_FOLDER
 from lowtide.stages.folder import hold_lock
 from lowtide.stages.inbox.settings import in_toml
 from lowtide.stages.inbox.tokenize_child import Report, Request
-from lowtide.shards.layout import WORK_FOLDER
 from lowtide.units import printable
 
 if TYPE_CHECKING:

@@ -17,9 +17,9 @@ import msgspec
 
 from lowtide.errors import DataError, LowtideError, SharedFaultError, UsageError
 from lowtide.events import Event, Note
+from lowtide.settings import TokenizeSettings
 from lowtide.stages.stop_signals import listen_for_stops
 from lowtide.stages.watch_run import ShouldStop
-from lowtide.settings import TokenizeSettings
 
 _ABANDONED = 1
 

@@ -21,6 +21,7 @@ from lowtide.events import Listener, Note, ignore
 from lowtide.memory.allocator import give_back
 from lowtide.memory.budget import Budget, check_needs, choose_budget
 from lowtide.memory.limits import machine_limit
+from lowtide.shards.layout import WORK_FOLDER
 from lowtide.stages.inbox.choose import ChosenInbox
 from lowtide.stages.inbox.file_shards import WORK_NAME, FileShards
 from lowtide.stages.inbox.held_out import (
@@ -38,7 +39,6 @@ from lowtide.stages.open_run import OpenRun, follow, open_run
 from lowtide.stages.run_source import OWN_NAMES
 from lowtide.stages.start_run import open_boards
 from lowtide.stages.watch_run import ShouldStop
-from lowtide.shards.layout import WORK_FOLDER
 from lowtide.storage.paths import as_path
 from lowtide.storage.publish import remove_path, storage_errors
 from lowtide.storage.sealed_json import JsonObject

@@ -24,6 +24,10 @@ from lowtide.guard.box import open_box
 from lowtide.guard.doctor.check_disk import IN_MEMORY, file_system
 from lowtide.guard.process_folders import process_folder_name, remove_orphan_folders
 from lowtide.memory.limits import MemoryLimit
+from lowtide.settings import InputFormat
+from lowtide.source.find_inputs import describe_skipped, survey_inputs
+from lowtide.stages.watch_run import ShouldStop, never_stop
+from lowtide.tokenizer.vocabulary import load_vocabulary
 from lowtide.tools.compare.growth import Growth, SizedRun, fit_growth
 from lowtide.tools.compare.run_boxed import (
     Boxed,
@@ -35,10 +39,6 @@ from lowtide.tools.compare.run_boxed import (
 from lowtide.tools.compare.sample import PARTS, TextSample, take_sample
 from lowtide.tools.compare.stops import refuse_to_go_on
 from lowtide.tools.compare.ways import Task, Way, choose_ways, write_tokenizer
-from lowtide.stages.watch_run import ShouldStop, never_stop
-from lowtide.settings import InputFormat
-from lowtide.source.find_inputs import describe_skipped, survey_inputs
-from lowtide.tokenizer.vocabulary import load_vocabulary
 from lowtide.units import MIB, format_bytes, format_seconds
 
 Tell: TypeAlias = Callable[[str, bool], None]

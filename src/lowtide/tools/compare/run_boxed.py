@@ -22,8 +22,8 @@ from lowtide.child import kill_session, python_command
 from lowtide.errors import DoesNotFitError
 from lowtide.guard.box import Box
 from lowtide.memory.meter import measure_tree
-from lowtide.tools.compare.stops import refuse_to_go_on
 from lowtide.stages.watch_run import ShouldStop, never_stop
+from lowtide.tools.compare.stops import refuse_to_go_on
 
 Ending: TypeAlias = Literal["finished", "died", "refused", "failed", "too slow"]
 Look: TypeAlias = Callable[["Moment"], None]

@@ -6,11 +6,11 @@ import math
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from lowtide.tools.compare.run import Comparison, WayResult
+from lowtide.svg import MemoryCurve
 from lowtide.tools.compare.growth import SizedRun
+from lowtide.tools.compare.run import Comparison, WayResult
 from lowtide.tools.compare.sample import PARTS
 from lowtide.tools.compare.ways import EXTRA, Way
-from lowtide.svg import MemoryCurve
 from lowtide.units import format_bytes, format_count, format_seconds, round_up_to_mib
 
 

@@ -16,11 +16,11 @@ import msgspec
 
 import lowtide
 from lowtide.errors import UsageError
-from lowtide.tools.demo.stages import Key, Stage
-from lowtide.stages.folder import remove_killed_writes
 from lowtide.shards.layout import WORK_FOLDER
+from lowtide.stages.folder import remove_killed_writes
 from lowtide.storage.decode_json import InnerPath, decode_json
 from lowtide.storage.publish import remove_path, storage_errors, write_atomically
+from lowtide.tools.demo.stages import Key, Stage
 
 RECORD_NAME = "lowtide-demo.json"
 

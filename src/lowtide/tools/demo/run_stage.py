@@ -21,10 +21,10 @@ from lowtide.errors import (
     VerificationError,
 )
 from lowtide.memory.meter import PeakMeter
-from lowtide.tools.demo.stages import Stage
 from lowtide.stages.folder import try_lock
 from lowtide.stages.watch_run import ShouldStop
 from lowtide.storage.publish import storage_errors
+from lowtide.tools.demo.stages import Stage
 
 Look: TypeAlias = Callable[[float, str], None]
 """Called now and then with the seconds that a command has taken, and the last line that it printed."""

@@ -20,13 +20,13 @@ from typing import TypeAlias
 
 import lowtide
 from lowtide.errors import DoesNotFitError, LowtideError, UsageError
+from lowtide.shards.layout import WORK_FOLDER
+from lowtide.stages.folder import LOCK_NAME, hold_lock, remove_killed_writes
+from lowtide.stages.watch_run import ShouldStop, never_stop
+from lowtide.storage.publish import storage_errors
 from lowtide.tools.demo.record import DemoFolder, StageRecord, has_record
 from lowtide.tools.demo.run_stage import ALIVE_NAME, run_stage, wait_for_orphan
 from lowtide.tools.demo.stages import DemoSettings, Stage, for_children, list_stages
-from lowtide.stages.folder import LOCK_NAME, hold_lock, remove_killed_writes
-from lowtide.stages.watch_run import ShouldStop, never_stop
-from lowtide.shards.layout import WORK_FOLDER
-from lowtide.storage.publish import storage_errors
 from lowtide.units import MIB, format_bytes
 
 LEAST_BYTES = 256 * MIB
