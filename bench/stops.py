@@ -6,7 +6,9 @@ Each command is started in a session of its own and stopped after a random share
 Prints a line for each: seconds from the signal to the end, exit code, what is left. Exits 1 where one took more
 than two seconds, left a process or a traceback, or ended with another code than 75 or 130 (or 0, where it was
 faster than the signal; or the signal itself, before lowtide was loaded and had said anything; or SIGINT itself,
-which shells show as 130).
+which shells show as 130). After all stops of a command it is resumed: the losses of `train` up to there, and
+weights, optimizer and ledger of the inbox, must be those of a run that was never stopped; the others must end
+with 0.
 """
 
 from __future__ import annotations
@@ -26,10 +28,18 @@ import subprocess
 import tempfile
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from lowtide.child import python_command
-from tests.training.small_runs import make_settings, make_tokens, write_plan
+from lowtide.stages.inbox.ledger import read_entries
+from tests.training.small_runs import (
+    make_settings,
+    make_tokens,
+    tensors_of,
+    told_of,
+    write_plan,
+)
 
 LOWTIDE = python_command("-m", "lowtide")
 MARK = "LOWTIDE_STOPPED_BY"
@@ -43,6 +53,8 @@ class Command:
     name: str
     arguments: list[str]
     seconds: float
+    resumes: Callable[[list[str]], bool]
+    """Whether the command, run again after its stops, comes to what it should."""
 
 
 def make_commands(place: Path) -> list[Command]:
@@ -62,20 +74,62 @@ def make_commands(place: Path) -> list[Command]:
     long = write_plan(place / "long.toml", make_settings(tokens, steps=100_000, **often))
     run = ["train", str(tokens), "--plan", str(long)]
     small = ["--model", "gpt2-pico", "--context", "64", "--device", "cpu"]
+    out, weeks = place / "run", place / "weeks"
+    named = {
+        "train": ([*run, "--out", str(out), "--no-smoke"], 8, same_losses),
+        "smoke": ([*run, "--out", str(place / "try"), "--smoke"], 6, ends_well),
+        "inbox": (["train", "--inbox", str(inbox), "--out", str(weeks), *small], 12, same_inbox),
+        "doctor": (["doctor", "--json"], 12, ends_well),
+        "compare": (["compare", str(text), "--work", str(place)], 20, ends_well),
+        "demo": (["demo", "--out", str(place / "demo")], 40, ends_well),
+    }
     return [
-        Command(
-            name="train", arguments=[*run, "--out", str(place / "run"), "--no-smoke"], seconds=8
-        ),
-        Command(name="smoke", arguments=[*run, "--out", str(place / "try"), "--smoke"], seconds=6),
-        Command(
-            name="inbox",
-            arguments=["train", "--inbox", str(inbox), "--out", str(place / "weeks"), *small],
-            seconds=12,
-        ),
-        Command(name="doctor", arguments=["doctor", "--json"], seconds=12),
-        Command(name="compare", arguments=["compare", str(text), "--work", str(place)], seconds=20),
-        Command(name="demo", arguments=["demo", "--out", str(place / "demo")], seconds=40),
+        Command(name=name, arguments=arguments, seconds=seconds, resumes=resumes)
+        for name, (arguments, seconds, resumes) in named.items()
     ]
+
+
+def run_quietly(arguments: list[str]) -> subprocess.Popen[bytes]:
+    """The command, started."""
+    return subprocess.Popen(
+        [*LOWTIDE, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def ends_well(arguments: list[str]) -> bool:
+    """Exit code 0; doctor's 1 says that something is wrong with the machine."""
+    return run_quietly(arguments).wait() in ((0, 1) if arguments[0] == "doctor" else (0,))
+
+
+def elsewhere(arguments: list[str]) -> tuple[Path, Path, list[str]]:
+    """The folder of the stopped run, another one, and the same command with that."""
+    index = arguments.index("--out") + 1
+    stopped = Path(arguments[index])
+    other = stopped.with_name(f"{stopped.name}-whole")
+    return stopped, other, [*arguments[:index], str(other), *arguments[index + 1 :]]
+
+
+def same_losses(arguments: list[str]) -> bool:
+    """Whether every step so far has the loss of a run that was not stopped before."""
+    stopped, whole, command = elsewhere(arguments)
+    wanted = told_of(stopped)
+    running = run_quietly(command)
+    while running.poll() is None:
+        time.sleep(0.5)
+        if (whole / "log.jsonl").exists() and len(told_of(whole)) > len(wanted):
+            running.send_signal(signal.SIGTERM)
+            running.wait()
+    there = {record["step"]: record for record in told_of(whole)}
+    return bool(wanted) and all(there.get(record["step"]) == record for record in wanted)
+
+
+def same_inbox(arguments: list[str]) -> bool:
+    """Whether the run, resumed to its end, has the weights of one that was not stopped."""
+    stopped, whole, command = elsewhere(arguments)
+    if not all(ends_well([*one, "--until-empty"]) for one in (arguments, command)):
+        return False
+    both = [(tensors_of(run), list(read_entries(run))) for run in (stopped, whole)]
+    return both[0] == both[1]
 
 
 def stop_once(command: Command, number: signal.Signals, wait_seconds: float) -> tuple[bool, str]:
@@ -151,6 +205,11 @@ def main() -> None:
                 fine, line = stop_once(command, number, source.uniform(0.0, command.seconds))
                 print(line, flush=True)
                 bad, total = bad + (not fine), total + 1
+            resumed = command.resumes(command.arguments)
+            print(
+                f"{command.name:8} resumed: {'as it should' if resumed else 'PROBLEM'}", flush=True
+            )
+            bad += not resumed
     finally:
         shutil.rmtree(place, ignore_errors=True)
     print(f"{total} stops, {bad} with a problem")
