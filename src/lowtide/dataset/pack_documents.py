@@ -135,7 +135,7 @@ class DocumentWindows:
         for number in range(blocks):
             block = self._pack(number)
             counts[number + 1] = block.count
-            self.long_documents += int((np.diff(block.edges) > self.context).sum())
+            self.long_documents += int(np.count_nonzero(np.diff(block.edges) > self.context))
         after: Numbers = np.cumsum(counts)
         return after
 
