@@ -361,6 +361,8 @@ class Session:
     alerts: tuple[RecordedAlert, ...] = ()
     """The newest ones."""
     end: RecordedEnd | None = None
+    has_checkpoint: bool = False
+    """Whether this session or an earlier one recorded a checkpoint."""
     torn: bool = False
     """The last line was cut short: the process died while writing, or is writing now."""
     damage: str = ""
@@ -390,6 +392,8 @@ class Session:
                 at=number(record, "at"), stage=text(record, "stage"), reason=text(record, "reason")
             )
             self.alerts = (*self.alerts, alert)[-_MOST_ALERTS:]
+        elif event == "checkpoint":
+            self.has_checkpoint = True
         elif event == "end":
             self.end = read_end(record)
             ends = {
@@ -437,7 +441,9 @@ def read_session(path: Path) -> Session:
     session = _begin_session(name, {})
     for record in read_journal(path, on_bad=bad.append):
         if record.get("event") == "start":
+            had_checkpoint = session.has_checkpoint
             session = _begin_session(name, record)
+            session.has_checkpoint = had_checkpoint or (whole(record, "step") or 0) > 0
         session.add(record)
     if bad:
         more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""

@@ -12,7 +12,7 @@ from lowtide import Tokenizer
 from lowtide.errors import UsageError
 from lowtide.source.examples.built_in import CHATML
 from lowtide.source.examples.templates import keep_template
-from lowtide.stages.chat import make_chat_prompt, read_answer
+from lowtide.stages.chat import SAMPLE_QUESTION, make_chat_prompt, read_answer
 from lowtide.stages.sample import sample
 from lowtide.tokenizer.byte_pairs import BytePairs
 from tests.commands import lowtide
@@ -20,7 +20,13 @@ from tests.learnt import END_OF_TEXT, learnt
 from tests.model.small import lively
 from tests.runs import TINY, add_checkpoint, begin_run
 from tests.stages.inboxes import make_scene
-from tests.training.small_runs import SHAPE, make_settings, write_plan
+from tests.training.small_runs import (
+    SHAPE,
+    make_settings,
+    tensors_of,
+    told_of,
+    write_plan,
+)
 
 QUESTION, ANSWER, BRIEF = "What is the tide?", "the sea, breathing.", "Be brief."
 WITH_TURNS = (END_OF_TEXT, "<|im_start|>", "<|im_end|>")
@@ -48,11 +54,19 @@ def save_tokenizer(folder: Path, special_tokens: tuple[str, ...]) -> BytePairs:
     return pairs
 
 
-def tune(folder: Path, special_tokens: tuple[str, ...], template: str) -> Path:
-    """A run that knows one conversation by heart."""
+def tune(
+    folder: Path,
+    special_tokens: tuple[str, ...],
+    template: str,
+    *,
+    steps: int = 60,
+    context: int = 128,
+    sample_every: int = 0,
+) -> Path:
+    """A run that knows one conversation by heart, after 60 steps."""
     pairs = save_tokenizer(folder / "tokenizer", special_tokens)
-    if template == JINJA:
-        (folder / "t.jinja").write_text(JINJA)
+    if "{" in template:
+        (folder / "t.jinja").write_text(template)
         template = str(folder / "t.jinja")
     turns = (("system", BRIEF), ("user", QUESTION), ("assistant", ANSWER))
     row = {"messages": [{"role": role, "content": content} for role, content in turns]}
@@ -63,16 +77,18 @@ def tune(folder: Path, special_tokens: tuple[str, ...], template: str) -> Path:
     )
     assert made.code == 0, made.err
     size = len(pairs.tokens) + len(special_tokens)
-    shape = replace(SHAPE, context=128, width=32, vocabulary_size=size)
+    shape = replace(SHAPE, context=context, width=32, vocabulary_size=size)
     settings = make_settings(
         folder / "tokens",
         shape=shape,
         batch_tokens=4 * shape.context,
         micro_batch=4,
-        steps=60,
+        steps=steps,
+        warmup_steps=min(4, steps // 2),
         learning_rate=1e-2,
         evaluate_every=0,
-        checkpoint_every=60,
+        checkpoint_every=steps,
+        sample_every=sample_every,
         windows="document",
         attention="document",
     )
@@ -116,6 +132,30 @@ def test_a_tuned_model_answers_through_its_template_here_and_in_transformers(
     assert len(theirs) == tokenizer.size
     assert set(stops) == {tokenizer.end_of_text, ours.stop_token} - {None}
     assert (f"stop_strings=[{ours.stop_text!r}]" in exported.err) == bool(ours.stop_text)
+
+
+ALONE = "{% if messages | length < 2 %}{{ raise_exception('not alone') }}{% endif %}"
+SAMPLED: dict[str, tuple[tuple[str, ...], str, int, bool]] = {
+    **{name: (*made, 128, True) for name, made in TEMPLATES.items()},
+    "a file that refuses a question alone": (WITH_TURNS, ALONE + JINJA, 128, False),
+    "windows shorter than the prompt": (WITH_TURNS, "chatml", 4, False),
+}
+
+
+@pytest.mark.parametrize("case", SAMPLED)
+def test_samples_of_a_run_on_chats_answer_through_its_template(tmp_path: Path, case: str) -> None:
+    special_tokens, template, context, is_answer = SAMPLED[case]
+    runs = {}
+    for every in (3, 0):
+        (folder := tmp_path / str(every)).mkdir()
+        runs[every] = tune(
+            folder, special_tokens, template, steps=3, context=context, sample_every=every
+        )
+    assert tensors_of(runs[3]) == tensors_of(runs[0])
+    (told,) = told_of(runs[3], "sample")
+    question = SAMPLE_QUESTION if is_answer else ""
+    assert [told["text"]] == sample(runs[3], question, count=60, chat=is_answer, device="cpu")
+    assert told_of(runs[0], "sample") == []
 
 
 def test_the_name_of_a_special_token_in_a_question_is_text(tmp_path: Path) -> None:

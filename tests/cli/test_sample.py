@@ -23,11 +23,12 @@ from lowtide.stages.export_model import export_model
 from lowtide.stages.sample import sample, stream_samples
 from lowtide.tokenizer.byte_pairs import BytePairs
 from lowtide.tokenizer.tokenizer import decode_stream
-from lowtide.training.run_folder import RUN_NAME
+from lowtide.training.run_folder import RUN_NAME, read_run_record
 from tests.commands import LOWTIDE, call, lowtide
 from tests.learnt import learnt
 from tests.model.small import lively
 from tests.runs import TINY, add_checkpoint, begin_run
+from tests.training.small_runs import told_of
 
 
 @pytest.fixture(scope="module")
@@ -281,6 +282,24 @@ def test_a_run_without_a_tokenizer_gets_one_as_the_hint_says(
     assert again.code == 0, again.err
     assert "lowtide sample" in again.out
     assert call(capsys, *asked).code == 0
+
+
+def test_a_run_on_one_file_of_a_dataset_has_its_tokenizer_and_its_validation_set(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Tokenizer.from_byte_pairs(learnt("gpt2")).save(tmp_path / "vocabulary")
+    (tmp_path / "a.txt").write_text("The tide comes in and the tide goes out.\n\n" * 900)
+    tokens, run = tmp_path / "tokens", tmp_path / "run"
+    words = ("--tokenizer", tmp_path / "vocabulary", "--val", "0.2", "--format", "nanogpt")
+    made = call(capsys, "tokenize", tmp_path / "a.txt", *words, "--out", tokens)
+    assert made.code == 0, made.err
+    words = ("train", tokens / "train.bin", "--out", run, "--steps", "2", "--model", "gpt2-pico")
+    words += ("--context", "16", "--batch-tokens", "32", "--device", "cpu")
+    assert call(capsys, *words).code == 0
+    assert read_run_record(run).settings.val_fraction is None
+    assert told_of(run, "evaluation")
+    assert (run / "tokenizer").is_dir()
+    assert call(capsys, *words, "--json").json["already_done"] is True
 
 
 def test_a_damaged_checkpoint_is_named_and_the_one_before_offered(

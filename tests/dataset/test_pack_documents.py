@@ -169,6 +169,7 @@ def test_blocks_of_any_size_hold_every_document_whole(
     if not start and tokens == sum(lengths):
         wanted = plain_count(lengths, context=context, block_documents=block_documents)
         assert windows.count == wanted
+        assert windows.long_documents == sum(length > context for length in lengths)
 
 
 @given(room=st.integers(1, 300), data=st.data())

@@ -133,14 +133,19 @@ def test_a_machine_without_proc_still_has_ram_and_nothing_else(tmp_path: Path) -
     assert check_killers(nothing) is None
 
 
-def test_without_swap_one_is_advised_but_not_inside_a_container(machine: FakeMachine) -> None:
+def test_without_swap_a_budget_and_watch_are_advised_and_swap_where_it_can_be_made(
+    machine: FakeMachine,
+) -> None:
     assert found(check_swap(machine.seen()))[0] == "ok"
     machine.meminfo(SwapTotal=0, SwapFree=0)
-    alone = check_swap(machine.seen())
-    assert found(alone)[0] == "advice"
-    assert "swapon" in str(alone and alone.remedy)
-    level, told = found(check_swap(machine.seen(container="Docker")))
-    assert (level, told[:4]) == ("ok", "none")
+    for container, can_be_made in ((None, True), ("Docker", False)):
+        check = check_swap(machine.seen(container=container))
+        level, told = found(check)
+        assert (level, told[:4]) == ("advice", "none")
+        remedy = str(check and check.remedy)
+        assert "--memory" in remedy
+        assert "lowtide watch" in remedy
+        assert ("swapon" in remedy) == can_be_made
 
 
 def test_without_swap_and_with_blind_promises_the_promises_are_the_advice(
@@ -343,7 +348,7 @@ def test_without_gpu_without_swap_in_a_container_with_cgroup_v1_nothing_is_wrong
         "ok",
         "no NVIDIA card found: training runs on the CPU, which is for small models",
     )
-    assert found(lines["swap"])[0] == "ok"
+    assert found(lines["swap"])[0] == "advice"
     assert found(lines["container"])[1].startswith("inside Docker")
     assert "but this job may use 8.0 GiB (v1" in found(lines["cgroup"])[1]
     assert [check.level for check in checks if check.name == "cgroup"] == ["advice"]

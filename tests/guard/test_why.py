@@ -342,6 +342,28 @@ def test_of_a_resumed_run_the_last_session_counts(tmp_path: Path) -> None:
     assert explain(question(tmp_path, target=run)).cause == "finished"
 
 
+@pytest.mark.parametrize("died", ["killed", "resumed and killed", "refused memory"])
+def test_a_run_that_ended_before_its_first_checkpoint_begins_again(
+    tmp_path: Path, died: str
+) -> None:
+    run = run_folder(tmp_path)
+    code = 134 if died == "refused memory" else 137
+
+    def advice() -> str:
+        return " ".join(explain(question(tmp_path, target=run, exit_code=code)).remedies)
+
+    assert "resumes" not in advice()
+    with Journal(run / LOG_NAME) as journal:
+        if died != "resumed and killed":
+            journal.write("checkpoint", step=12, path="x", seconds=1.0)
+        else:  # the checkpoint's own record was lost in a crash of the machine
+            journal.write("start", kind="train", pid=1 << 22, settings={}, step=12)
+    assert "resumes" in advice()
+    with Journal(run / LOG_NAME) as journal:
+        journal.write("start", kind="train", pid=1 << 22, settings={}, step=12)
+    assert "resumes" in advice()
+
+
 def test_a_torn_or_damaged_journal_is_read_as_far_as_it_goes(tmp_path: Path) -> None:
     run = run_folder(tmp_path)
     with (run / LOG_NAME).open("a") as file:

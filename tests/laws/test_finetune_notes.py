@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from lowtide import Tokenizer, make_plan
+from lowtide.events import Note
 from lowtide.model.needs import peak_of_run
 from lowtide.plan.machine import cpu_machine
 from lowtide.plan.plan_file import plan_text, read_plan
@@ -76,12 +77,16 @@ def test_a_plan_for_examples_says_so_and_counts_the_mask(tmp_path: Path) -> None
     assert with_mask.activations > without.activations
 
 
-def test_examples_that_may_be_longer_than_a_window_are_a_warning(tmp_path: Path) -> None:
-    """They were made for windows of 64 tokens."""
+@pytest.mark.parametrize(("context", "cut"), [(8, 60), (12, 20), (14, 10), (16, 0), (64, 0)])
+def test_only_examples_that_are_longer_than_a_window_are_a_warning(
+    tmp_path: Path, context: int, cut: int
+) -> None:
+    """They were made for windows of 64 tokens, and none has more than 16."""
     data = make_example_tokens(tmp_path / "tokens")
-    wide = replace(SHAPE, context=64)
-    for shape, wanted in ((SHAPE, 1), (wide, 0)):
-        tokens = 8 * shape.context
-        settings = make_settings(data, **PACKED, shape=shape, steps=1, batch_tokens=tokens)
-        _, heard = run_heard(tmp_path / f"run-{shape.context}", settings)
-        assert sum("are cut" in note for note in heard.notes) == wanted
+    shape = replace(SHAPE, context=context)
+    settings = make_settings(data, **PACKED, shape=shape, steps=1, batch_tokens=8 * context)
+    _, heard = run_heard(tmp_path / "run", settings)
+    warnings = [
+        one.text for one in heard.events if isinstance(one, Note) and one.level == "warning"
+    ]
+    assert [text.split()[0] for text in warnings if "--too-long" in text] == [str(cut)] * (cut > 0)

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from lowtide.errors import UsageError, VerificationError
 from lowtide.settings import Format, Placement
 from lowtide.shards.export import export_dataset
-from lowtide.shards.layout import FORMATS, MANIFEST_NAME, ShardLayout
+from lowtide.shards.layout import FORMATS, ShardLayout
 from lowtide.shards.read import Dataset, open_dataset
 from lowtide.shards.verify import verify_dataset
+from tests.commands import lowtide
 from tests.shards.streams import (
     NARROW,
     WIDE,
@@ -224,10 +225,17 @@ def test_progress_ends_at_all_tokens(tmp_path: Path) -> None:
 
 
 def test_a_finished_export_stands_and_another_is_refused(tmp_path: Path) -> None:
-    dataset = source(tmp_path / "in", "npy")
-    export(dataset, "npy", tmp_path / "out")
-    before = (tmp_path / "out" / MANIFEST_NAME).stat().st_mtime_ns
-    export(dataset, "npy", tmp_path / "out")
-    with pytest.raises(UsageError, match="something else"):
-        export(dataset, "nanogpt", tmp_path / "out")
-    assert (tmp_path / "out" / MANIFEST_NAME).stat().st_mtime_ns == before
+    source(tmp_path / "in", "npy")
+    out = tmp_path / "out"
+    asked = ("export", tmp_path / "in", "--to", "npy", "--out", out)
+    first = lowtide(*asked, "--json").json
+    assert first["already_done"] is False
+    before = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in out.iterdir()}
+    again = lowtide(*asked, "--json").json
+    assert again == {**first, "already_done": True}
+    told = lowtide(*asked)
+    assert told.code == 0
+    assert "time         none:" in told.out
+    assert lowtide("export", tmp_path / "in", "--to", "nanogpt", "--out", out).code == 2
+    after = {path.name: (path.stat().st_mtime_ns, path.read_bytes()) for path in out.iterdir()}
+    assert after == before

@@ -68,7 +68,7 @@ def test_bits_go_along_into_every_format(to: Format, tmp_path: Path) -> None:
     stream = examples(tmp_path / "in")
     manifest = export_dataset(
         open_dataset(tmp_path / "in"), to, tmp_path / "out", tool_version="0.1.0", shard_tokens=64
-    )
+    ).manifest
     before = read_manifest(tmp_path / "in")
     assert manifest.eot == "none"
     assert manifest.examples == before.examples
@@ -126,4 +126,4 @@ def test_end_of_text_of_examples_is_not_moved_by_an_export(tmp_path: Path) -> No
     assert "leave `--eot` out" in refused.value.remedy
     assert not (tmp_path / "out").exists()
     made = export_dataset(dataset, "llmc", tmp_path / "out", tool_version="0.1.0")
-    assert made.eot == "end"
+    assert made.manifest.eot == "end"

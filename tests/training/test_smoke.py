@@ -27,6 +27,7 @@ from lowtide.events import ignore
 from lowtide.guard.process_folders import process_folder_name
 from lowtide.memory.meter import child_pids
 from lowtide.plan.speed import Speed
+from lowtide.show.training_results import show_smoke
 from lowtide.stages import smoke as room
 from lowtide.stages import start_run as start_room
 from lowtide.stages.choose_run import ChosenRun
@@ -34,7 +35,7 @@ from lowtide.stages.folder import RUN, check_folder
 from lowtide.stages.smoke import ChildReport, _judge, _shortened, smoke, talk_to_child
 from lowtide.stages.start_run import StartedRun, smoke_lines, start_run
 from lowtide.storage.sealed_json import JsonObject
-from lowtide.units import MIB
+from lowtide.units import MIB, format_count
 from tests.training.small_runs import SHAPE, VOCABULARY, Heard, make_settings, make_tokens
 
 EVEN = math.log(VOCABULARY)
@@ -106,6 +107,22 @@ def test_speed_is_compared_with_the_peak_of_the_card(monkeypatch: pytest.MonkeyP
     assert report.mfu == pytest.approx(0.25)
     assert "25% of the card's peak" in smoke_lines(report, 3)[0]
     assert smoke(SETTINGS, "nowhere").mfu is None
+
+
+def test_lines_say_how_large_the_tried_steps_were_where_they_were_smaller(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    small = format_count(6 * SHAPE.context)
+    for windows, shows_it in ((100, True), (6, False)):
+        settings = replace(SETTINGS, batch_tokens=windows * SHAPE.context)
+        report = _judge(settings, _shortened(settings), FOUND, None)
+        show_smoke(report, as_json=False)
+        for text in (*smoke_lines(report, 3)[:2], capsys.readouterr().out):
+            assert (f" {small} instead of" in text) == shows_it
+        show_smoke(report, as_json=True)
+        told = json.loads(capsys.readouterr().out)["smoke"]
+        tokens = [told[name] // SHAPE.context for name in ("tried_tokens", "step_tokens")]
+        assert tokens == [6, windows]
 
 
 def test_what_killed_tests_left_is_cleared_away_and_no_folder_is_spoilt(

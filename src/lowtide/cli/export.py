@@ -81,10 +81,11 @@ def export_command(
 
     DIR is a folder that lowtide wrote, or a file or folder of nanoGPT, llm.c, Megatron or numpy. Nothing is
     tokenized again. Of examples, the loss mask is copied into a file that only lowtide reads, and --eot
-    cannot be changed. Run the same command again to resume after any interruption.
+    cannot be changed. Run the same command again to resume after any interruption. If DIR2 holds that
+    export already, nothing is changed.
 
     With --to huggingface, DIR is the folder of a training run, and DIR2 opens in transformers, with the
-    chat template if the run has one. If DIR2 holds that export already, nothing is changed.
+    chat template if the run has one.
     """
     _refuse_strangers(to_format)
     if Path(out).is_file():
@@ -101,10 +102,12 @@ def export_command(
         show_exported_model(made.folder, already_done=made.already_done, as_json=as_json)
         return
     from lowtide.show.results import show_exported
-    from lowtide.stages.export import export
+    from lowtide.stages.export import export_tokens
 
-    manifest = export(path, out, to_format, shard_tokens=shard_tokens, eot=eot, tokenizer=tokenizer)
-    show_exported(out, manifest, as_json=as_json)
+    exported = export_tokens(
+        path, out, to_format, shard_tokens=shard_tokens, eot=eot, tokenizer=tokenizer
+    )
+    show_exported(out, exported.manifest, already_done=exported.already_done, as_json=as_json)
 
 
 def _refuse_strangers(to_format: str) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from shlex import quote
 from typing import cast
@@ -23,11 +24,12 @@ from lowtide.shards.layout import (
     NPY_HEADER_BYTES,
     WORK_FOLDER,
     Split,
+    TokenFile,
     documents_header,
     loss_mask_bytes,
 )
 from lowtide.shards.loss_mask import LossMask
-from lowtide.shards.manifest import SplitRecord, TokenizerRecord
+from lowtide.shards.manifest import SplitRecord, TokenizerRecord, file_names, read_manifest
 from lowtide.shards.megatron import MegatronIndex
 from lowtide.shards.payload import read_exactly, reading
 from lowtide.shards.read import Dataset, TokenSplit
@@ -53,6 +55,8 @@ class FoundTokens:
     split: TokenSplit
     start: int
     tokens: int
+    file: TokenFile | None = None
+    """The file that was named, where a manifest beside it names it too."""
 
     @property
     def record(self) -> SplitRecord | None:
@@ -81,17 +85,61 @@ def open_dataset(path: str | Path, *, tokenizer: str | None = None) -> Dataset:
 
 def find_tokens(settings: Settings) -> FoundTokens:
     """The tokens of a split; with `val_fraction`, train is the front of the tokens and val the rest."""
-    dataset = open_dataset(settings.path, tokenizer=settings.tokenizer)
-    split = settings.split
+    splits = find_splits(settings.path, tokenizer=settings.tokenizer)
     if settings.val_fraction is None:
-        found = _named_split(dataset, split)
-        return FoundTokens(dataset=dataset, split=found, start=0, tokens=found.tokens)
-    whole = _only_split(dataset, split, settings.val_fraction)
+        return _named_split(splits, settings)
+    whole = _only_split(splits, settings, settings.val_fraction)
     kept = round(1 - settings.val_fraction, 12)  # 1 - 0.9 is 0.09999999999999998
     border = int(whole.tokens * kept)  # the same as `data[:int(n * 0.9)]`
-    if split == "train":
-        return FoundTokens(dataset=dataset, split=whole, start=0, tokens=border)
-    return FoundTokens(dataset=dataset, split=whole, start=border, tokens=whole.tokens - border)
+    if settings.split == "train":
+        return replace(whole, tokens=border)
+    return replace(whole, start=whole.start + border, tokens=whole.tokens - border)
+
+
+def find_splits(path: str | Path, *, tokenizer: str | None = None) -> dict[str, FoundTokens]:
+    """The splits at a path by name, each whole. A file is a split, and train has its val beside it.
+
+    That is the val of the manifest beside the file that names it; or a peer's `val.bin` beside `train.bin`.
+    """
+    place = as_path(path)
+    named = _find_in_dataset(place, tokenizer)
+    if named is not None:
+        own = {named.split.name: named}
+        return _whole_splits(named.dataset) | own if "train" in own else own
+    dataset = open_dataset(place, tokenizer=tokenizer)
+    beside = place.with_name("val.bin")
+    if place.name in ("train.bin", "train.idx") and place.is_file() and beside.is_file():
+        val = open_dataset(beside, tokenizer=tokenizer)
+        if val.format == dataset.format:
+            return _whole_splits(dataset) | _whole_splits(val)
+    return _whole_splits(dataset)
+
+
+def _find_in_dataset(place: Path, tokenizer: str | None) -> FoundTokens | None:
+    """The tokens of a file that the manifest beside it names; None for all else."""
+    with reading(place):
+        if not place.is_file() or not (place.parent / MANIFEST_NAME).is_file():
+            return None
+    name = f"{place.stem}.bin" if place.suffix == ".idx" else place.name
+    if name not in file_names(read_manifest(place.parent)):
+        return None
+    dataset = open_dataset(place.parent, tokenizer=tokenizer)
+    for split in dataset.splits.values():
+        start = 0
+        for file in split.files:
+            if file.path.name == name:
+                return FoundTokens(
+                    dataset=dataset, split=split, start=start, tokens=file.tokens, file=file
+                )
+            start += file.tokens
+    return None  # an index
+
+
+def _whole_splits(dataset: Dataset) -> dict[str, FoundTokens]:
+    return {
+        name: FoundTokens(dataset=dataset, split=split, start=0, tokens=split.tokens)
+        for name, split in dataset.splits.items()
+    }
 
 
 def tokenizer_record(source: str | None) -> TokenizerRecord | None:
@@ -191,12 +239,12 @@ def digest_documents(found: FoundTokens) -> str | None:
 
 
 def digest_tokens(found: FoundTokens) -> str:
-    """Digest of the manifest's digests; for a peer's files, of their sizes and both ends of some of them."""
+    """Digest of the manifest's digests; for a peer's or a named file, of sizes and both ends of some files."""
     state = xxhash.xxh3_128()
-    if found.record:
+    if found.record and found.file is None:
         state.update("".join(shard.digest for shard in found.record.shards).encode())
         return state.hexdigest()
-    files = found.split.files
+    files = found.split.files if found.file is None else (found.file,)
     state.update(",".join(str(file.tokens) for file in files).encode())
     for file in files[:: -(-len(files) // _LOOKED_AT_FILES)]:
         length = min(_LOOKED_AT_BYTES, file.payload_bytes)
@@ -205,11 +253,12 @@ def digest_tokens(found: FoundTokens) -> str:
     return state.hexdigest()
 
 
-def _named_split(dataset: Dataset, name: str) -> TokenSplit:
-    found = dataset.splits.get(name)
+def _named_split(splits: Mapping[str, FoundTokens], settings: Settings) -> FoundTokens:
+    name = settings.split
+    found = splits.get(name)
     if found is not None and found.tokens:
         return found
-    others = [other for other, split in dataset.splits.items() if split.tokens]
+    others = [other for other, one in splits.items() if one.tokens]
     what = "is empty" if found is not None else "is not there"
     remedy = (
         f"pass `split={others[0]!r}` (`--split {others[0]}`)"
@@ -222,27 +271,32 @@ def _named_split(dataset: Dataset, name: str) -> TokenSplit:
             "with a larger `--val`"
         )
     raise UsageError(
-        f"split {name!r} of {dataset.path} {what}; it has {', '.join(others) or 'no tokens'}",
+        f"split {name!r} of {settings.path} {what}; it has {', '.join(others) or 'no tokens'}",
         remedy=remedy,
     )
 
 
-def _only_split(dataset: Dataset, split: str, val_fraction: float) -> TokenSplit:
+def _only_split(
+    splits: Mapping[str, FoundTokens], settings: Settings, val_fraction: float
+) -> FoundTokens:
+    """The split to take a share of: the only one of a folder, or the file that is named."""
     if not 0 < val_fraction < 1:
         raise UsageError(
             f"`val_fraction` is {val_fraction}, not between 0 and 1",
             remedy="pass `val_fraction=0.1`",
         )
-    if split not in ("train", "val"):
+    if settings.split not in ("train", "val"):
         raise UsageError(
-            f"`val_fraction` makes train and val, not {split!r}",
+            f"`val_fraction` makes train and val, not {settings.split!r}",
             remedy="pass `split='train'` or `split='val'`",
         )
-    filled = [found for found in dataset.splits.values() if found.tokens]
+    filled = [found for found in splits.values() if found.tokens]
+    if len(filled) > 1 and Path(settings.path).is_file():
+        return filled[0]
     if len(filled) != 1:
-        sizes = ", ".join(f"{one.name} ({format_count(one.tokens)} tokens)" for one in filled)
+        sizes = ", ".join(f"{one.split.name} ({format_count(one.tokens)} tokens)" for one in filled)
         raise UsageError(
-            f"{dataset.path} has splits of its own: {sizes or 'all empty'}",
+            f"{settings.path} has splits of its own: {sizes or 'all empty'}",
             remedy="leave `val_fraction` out, or name one file",
         )
     return filled[0]

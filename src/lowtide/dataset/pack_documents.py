@@ -78,6 +78,8 @@ class DocumentWindows:
         while self._document_count > block_documents * _MOST_BLOCKS:
             block_documents *= 2
         self._block_documents = block_documents
+        self.long_documents = 0
+        """Documents longer than a window, which are cut."""
         self._first_windows = self._count_windows()
         if not self.count:
             raise UsageError(
@@ -130,8 +132,10 @@ class DocumentWindows:
     def _count_windows(self) -> Numbers:
         blocks = -(-self._document_count // self._block_documents)
         counts = np.zeros(blocks + 1, dtype=np.int64)
-        for block in range(blocks):
-            counts[block + 1] = self._pack(block).count
+        for number in range(blocks):
+            block = self._pack(number)
+            counts[number + 1] = block.count
+            self.long_documents += int(np.count_nonzero(np.diff(block.edges) > self.context))
         after: Numbers = np.cumsum(counts)
         return after
 

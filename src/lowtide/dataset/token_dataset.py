@@ -47,7 +47,7 @@ from lowtide.errors import LowtideError, UsageError
 from lowtide.settings import Format
 from lowtide.shards.documents import DocumentIndex, ScannedDocuments
 from lowtide.shards.layout import TokenFile
-from lowtide.shards.manifest import ExamplesRecord, TokenizerRecord
+from lowtide.shards.manifest import DatasetManifest, ExamplesRecord, TokenizerRecord
 from lowtide.shards.stamps import StampedFiles, changed
 from lowtide.shards.token_pieces import make_copier
 
@@ -160,10 +160,14 @@ class TokenDataset:
         return None if unknown else self._found.split.document_count
 
     @property
+    def manifest(self) -> DatasetManifest | None:
+        """What `lowtide.json` says; None for a peer's files."""
+        return self._found.dataset.manifest
+
+    @property
     def examples(self) -> ExamplesRecord | None:
         """How examples were turned into tokens; None for text."""
-        manifest = self._found.dataset.manifest
-        return manifest.examples if manifest else None
+        return self.manifest.examples if self.manifest else None
 
     @property
     def learnt_tokens(self) -> int | None:

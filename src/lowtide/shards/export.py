@@ -51,6 +51,15 @@ _HABIT: dict[Format, Placement] = {"nanogpt": "end", "llmc": "start", "megatron"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ExportedDataset:
+    """A dataset in its new format."""
+
+    manifest: DatasetManifest
+    already_done: bool
+    """Whether the folder held this very export before; then nothing was written."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Job:
     """What is being exported; an export resumes only one of an equal job."""
 
@@ -77,8 +86,8 @@ def export_dataset(
     eot: Placement | None = None,
     progress: Progress | None = None,
     checkpoint_tokens: int = CHECKPOINT_TOKENS,
-) -> DatasetManifest:
-    """Write `dataset` to the folder `out` in another format, and return its manifest.
+) -> ExportedDataset:
+    """Write `dataset` to the folder `out` in another format.
 
     `eot` moves the end-of-text token ("end" or "start"); None puts it where the format's readers
     expect it. Loss masks are copied too; a dataset with them keeps its end-of-text in place. An
@@ -97,13 +106,14 @@ def export_dataset(
     _check_source(dataset)
     job = _Job(layout=layout, eot=placement, source=_fingerprints(dataset))
     promised = _manifest(dataset, job, tokenizer, tool_version)
-    if not _stands(out, promised):
+    already_done = _stands(out, promised)
+    if not already_done:
         state = _claim(out, job)
         counter = ProgressCounter(dataset.tokens, progress)
         splits = _copy_splits(dataset, out, state, counter, checkpoint_tokens)
         write_manifest(out, dataclasses.replace(promised, splits=splits))
     _clear_work(out)
-    return read_manifest(out)
+    return ExportedDataset(manifest=read_manifest(out), already_done=already_done)
 
 
 # Before the copy

@@ -128,12 +128,17 @@ def show_tokenized(
         )
 
 
-def show_exported(out: str, manifest: DatasetManifest, *, as_json: bool) -> None:
+def show_exported(
+    out: str, manifest: DatasetManifest, *, already_done: bool, as_json: bool
+) -> None:
     """Print the result of `export`."""
     if as_json:
-        print_json({"folder": Path(out), **_counts(manifest)})
+        print_json({"folder": Path(out), "already_done": already_done, **_counts(manifest)})
         return
-    print_rows([("folder", out), *_manifest_rows(manifest)])
+    rows = [("folder", out), *_manifest_rows(manifest)]
+    if already_done:
+        rows.append(("time", "none: the folder holds this very export already"))
+    print_rows(rows)
 
 
 def show_inspection(

@@ -92,7 +92,7 @@ def show_smoke(report: SmokeReport, *, as_json: bool) -> None:
         return
     rows = [
         ("loss", f"{report.first_loss:.3f} at first, {report.last_loss:.3f} in the end (measured)"),
-        ("step", f"{1000 * report.step_seconds:,.0f} ms (measured on some steps)"),
+        ("step", f"{1000 * report.step_seconds:,.0f} ms (measured on {report.tried_steps})"),
         ("speed", f"{format_count(round(report.tokens_per_second))} tokens a second (measured)"),
         ("whole run", f"{format_seconds(3600 * report.hours)} at that speed (predicted)"),
         ("checkpoint", f"{format_seconds(report.checkpoint_seconds)} (measured)"),

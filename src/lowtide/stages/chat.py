@@ -5,17 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 
-from lowtide.errors import UsageError
+from lowtide.errors import LowtideError, UsageError
 from lowtide.events import Listener, Note, ignore
 from lowtide.source.examples.marks import MARK, assign_marks
 from lowtide.source.examples.piece_builder import PieceBuilder
-from lowtide.source.examples.templates import load_template
+from lowtide.source.examples.templates import TEMPLATE_FILE, load_template
 from lowtide.source.examples.token_names import NOTHING_KNOWN, read_token_names
 from lowtide.source.examples.turns import BadExampleError, Turn
-from lowtide.tokenizer.tokenizer import Tokenizer
+from lowtide.tokenizer.tokenizer import Tokenizer, decode_stream
 
+SAMPLE_QUESTION = "Hello!"
+"""The user's message that the samples of a run answer."""
 _ANSWER = "lowtide's stand-in for an answer"
 
 
@@ -66,6 +69,28 @@ def make_chat_prompt(
         stop_token=special[names[ends.group()]] if ends else None,
         stop_text="" if ends or not found else behind.strip(),
     )
+
+
+def prompt_for_samples(folder: Path, *, context: int, listen: Listener) -> ChatPrompt | None:
+    """What a run's samples answer, by the template in `folder`; None where they begin like a text.
+
+    That is for a run of plain text, for a template that does not take a question alone, which is told, and
+    for windows that are shorter than the prompt.
+    """
+    if not (folder / TEMPLATE_FILE).is_file():
+        return None
+    try:
+        prompt = make_chat_prompt(folder, Tokenizer.load(folder), SAMPLE_QUESTION)
+    except LowtideError as reason:
+        listen(Note(text=f"samples are written without the chat template: {reason.problem}"))
+        return None
+    return prompt if len(prompt.ids) <= context else None
+
+
+def decode_answer(prompt: ChatPrompt, tokenizer: Tokenizer, ids: Iterator[int]) -> Iterator[str]:
+    """The answer as text, in pieces as they come; what follows the end of the turn is left out."""
+    turn = takewhile(lambda token: token != prompt.stop_token, ids)
+    return read_answer(decode_stream(tokenizer, turn), prompt.stop_text)
 
 
 def read_answer(pieces: Iterator[str], stop_text: str) -> Iterator[str]:

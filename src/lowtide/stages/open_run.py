@@ -16,6 +16,7 @@ from lowtide.events import Listener, ignore
 from lowtide.journal import LOG_NAME, rewind
 from lowtide.memory.allocator import keep_large_pieces
 from lowtide.memory.budget import Budget
+from lowtide.stages.chat import decode_answer, prompt_for_samples
 from lowtide.stages.follow_run import follow_run
 from lowtide.stages.run_source import RunSource
 from lowtide.stages.start_weights import begins_from, load_start, warn_of_other_tokens
@@ -130,6 +131,18 @@ def follow(
             ranks=run.ranks,
             listen=listen,
             why_stop=guard.look,
-            write_sample=Sampler(run.folder / TOKENIZER, run.settings.seed),
+            write_sample=_make_sampler(run, listen),
             peak_flops=peak_flops,
         )
+
+
+def _make_sampler(run: OpenRun, listen: Listener) -> Sampler:
+    """Who writes samples. A run on examples has its prompt rendered now, not between two steps."""
+    tokenizer, settings = run.folder / TOKENIZER, run.settings
+    prompt = None
+    if run.ranks.leads and settings.sample_every:
+        prompt = prompt_for_samples(tokenizer, context=settings.shape.context, listen=listen)
+    if prompt is None:
+        return Sampler(tokenizer, settings.seed)
+    read = partial(decode_answer, prompt)
+    return Sampler(tokenizer, settings.seed, prompt=prompt.ids, read=read)

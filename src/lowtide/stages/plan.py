@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from lowtide.dataset.find_tokens import open_dataset
+from lowtide.dataset.find_tokens import count_targets, find_splits
 from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import UsageError
 from lowtide.model.shape import GPT2_VOCABULARY
@@ -15,7 +15,6 @@ from lowtide.plan.machine import Machine, choose_machine
 from lowtide.plan.make_plan import Plan, PlanData, Wishes
 from lowtide.plan.make_plan import make_plan as plan_for
 from lowtide.plan.measured import read_speeds
-from lowtide.shards.read import Dataset
 
 _HELD_OUT = 0.005
 _NO_SLURM: Mapping[str, str] = MappingProxyType({})
@@ -54,17 +53,16 @@ def make_plan(
 
 def look_at_data(path: str | Path, tokenizer: str | None) -> PlanData:
     """How many tokens there are, and of which vocabulary."""
-    dataset = open_dataset(path, tokenizer=tokenizer)
-    train = dataset.splits.get("train")
+    splits = find_splits(path, tokenizer=tokenizer)
+    train, val = splits.get("train"), splits.get("val")
     if train is None or not train.tokens:
         raise UsageError(
             f"{path} has no tokens in split train",
             remedy="make it again from more text: `lowtide tokenize INPUT... --out tokens`",
         )
-    val = dataset.splits.get("val")
     fraction = None if val is not None and val.tokens else _HELD_OUT
     kept = train.tokens if fraction is None else int(train.tokens * round(1 - fraction, 12))
-    known = dataset.tokenizer
+    known = train.dataset.tokenizer
     return PlanData(
         path=str(path),
         train_tokens=kept,
@@ -73,7 +71,7 @@ def look_at_data(path: str | Path, tokenizer: str | None) -> PlanData:
         tokenizer=tokenizer,
         val_fraction=fraction,
         held_out_tokens=train.tokens - kept,
-        learnt_tokens=_count_learnt(dataset),
+        learnt_tokens=count_targets(train),
     )
 
 
@@ -89,8 +87,3 @@ def _with_windows(found: PlanData, context: int | None) -> PlanData:
         tokenizer=found.tokenizer,
     )
     return replace(found, epoch_windows=data.window_count)
-
-
-def _count_learnt(dataset: Dataset) -> int | None:
-    record = dataset.manifest.splits.get("train") if dataset.manifest else None
-    return record.learnt.tokens if record is not None and record.learnt is not None else None

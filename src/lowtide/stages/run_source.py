@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lowtide.dataset.find_tokens import open_dataset
 from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.stages.prepare_examples import template_to_keep
 from lowtide.storage.sealed_json import JsonObject
@@ -32,13 +31,12 @@ class RunSource:
 
 def dataset_source(data: TokenDataset) -> RunSource:
     """A run over one dataset."""
-    record, named = data.tokenizer, data.settings.tokenizer
+    record, manifest = data.tokenizer, data.manifest
     stream: JsonObject = dict(data.identity())
     if record is None:
         return RunSource(stream=stream, tokenizer=None, fingerprint=None)
-    manifest = open_dataset(data.settings.path, tokenizer=named).manifest
     made_by = manifest.settings.get("tokenizer") if manifest is not None else None
-    found = named or str(made_by or record.name)
+    found = data.settings.tokenizer or str(made_by or record.name)
     eot_token = manifest.settings.get("eot_token") if manifest is not None else None
     template = None
     if manifest is not None and manifest.examples is not None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import takewhile
 from pathlib import Path
 
 from lowtide.errors import UsageError
 from lowtide.events import Listener, Note, ignore
 from lowtide.model.generate import generate
-from lowtide.stages.chat import ChatPrompt, make_chat_prompt, read_answer
+from lowtide.stages.chat import decode_answer, make_chat_prompt
 from lowtide.stages.open_model import OpenedModel, open_model
 from lowtide.tokenizer.tokenizer import Tokenizer, decode_stream
 
@@ -104,12 +103,7 @@ def stream_samples(
     tokens(0)  # complains about what cannot be, before anything was shown
     if asked is None:
         return (decode_stream(tokenizer, tokens(number)) for number in range(samples))
-    return (_answer(asked, tokenizer, tokens(number)) for number in range(samples))
-
-
-def _answer(asked: ChatPrompt, tokenizer: Tokenizer, ids: Iterator[int]) -> Iterator[str]:
-    turn = takewhile(lambda token: token != asked.stop_token, ids)
-    return read_answer(decode_stream(tokenizer, turn), asked.stop_text)
+    return (decode_answer(asked, tokenizer, tokens(number)) for number in range(samples))
 
 
 def _tokenizer_of(opened: OpenedModel) -> Tokenizer:

@@ -241,6 +241,8 @@ def _judge(
         last_loss=found.losses[-1],
         val_loss=found.val_loss,
         sample=found.sample,
+        step_tokens=settings.batch_tokens,
+        tried_tokens=short.batch_tokens,
         step_seconds=step_seconds,
         tokens_per_second=speed.tokens_per_second,
         hours=hours_of_settings(settings, speed),

@@ -205,11 +205,11 @@ def smoke_lines(report: SmokeReport, planned_micro_batch: int) -> list[str]:
     speed = f"{format_count(round(report.tokens_per_second))} tokens/s"
     if report.mfu is not None:
         speed += f", {report.mfu:.0%} of the card's peak"
-    tried_tokens = format_count(round(report.tokens_per_second * report.step_seconds))
     lines = [
-        f"{1000 * report.step_seconds:,.0f} ms for a step of {tried_tokens} tokens, {speed} (measured "
-        f"on some steps); the whole run takes {format_seconds(3600 * report.hours)} at that speed",
-        f"loss {report.first_loss:.3f} at first, {report.last_loss:.3f} after ten steps",
+        f"{1000 * report.step_seconds:,.0f} ms for a step of {format_count(report.step_tokens)} tokens, "
+        f"{speed} (measured on {report.tried_steps}); the whole run takes "
+        f"{format_seconds(3600 * report.hours)} at that speed",
+        f"loss {report.first_loss:.3f} at first, {report.last_loss:.3f} after {report.tried_steps}",
     ]
     if report.gpu_bytes is not None:
         predicted = report.predicted_gpu_bytes

@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from lowtide.dataset.pack_documents import DocumentWindows
 from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import UsageError
 from lowtide.events import Listener, Note, ignore
@@ -152,10 +153,11 @@ def _tell_of_examples(data: TokenDataset, listen: Listener) -> None:
         f"padding, {learnt / max(1, data.tokens):.1%} of the tokens are targets"
     )
     listen(Note(text=text))
-    if record.context > data.context:
+    if isinstance(data.windows, DocumentWindows) and data.windows.long_documents:
+        count = data.windows.long_documents
         text = (
-            f"examples may have up to {record.context} tokens; those longer than a window, {data.context}, "
-            f"are cut. `lowtide tokenize --context {data.context}` deals with them as `--too-long` says"
+            f"{count:,} {'example is' if count == 1 else 'examples are'} longer than a window, {data.context} "
+            f"tokens, and cut. `lowtide tokenize --context {data.context}` deals with them as `--too-long` says"
         )
         listen(Note(text=text, level="warning"))
 

@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lowtide.units import format_count
+
 if TYPE_CHECKING:
     from lowtide.training.checkpoint import RunState
 
@@ -41,6 +43,10 @@ class SmokeReport:
     last_loss: float
     val_loss: float | None
     sample: str | None
+    step_tokens: int
+    """Of a step as planned."""
+    tried_tokens: int
+    """Of a step that was tried: fewer, where a planned one has more than two micro-batches."""
     step_seconds: float
     """Of a whole step as planned, from the median of the measured parts."""
     tokens_per_second: float
@@ -57,6 +63,14 @@ class SmokeReport:
     """What was said on the way."""
     mfu: float | None = None
     """Share of the card's own peak, where that is known."""
+
+    @property
+    def tried_steps(self) -> str:
+        """The steps that were tried, for people."""
+        if self.tried_tokens == self.step_tokens:
+            return "ten steps"
+        tried, planned = format_count(self.tried_tokens), format_count(self.step_tokens)
+        return f"ten steps of {tried} instead of {planned} tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from itertools import takewhile
 from pathlib import Path
 
@@ -14,11 +14,23 @@ _TOKENS = 60
 
 
 class Sampler:
-    """Writes the same number of tokens from the same seed every time, so that samples can be compared."""
+    """Writes the same number of tokens from the same seed every time, so that samples can be compared.
 
-    def __init__(self, tokenizer: Path, seed: int) -> None:
+    What follows `prompt`, or else an end of text, is made text by `read`.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Path,
+        seed: int,
+        *,
+        prompt: Sequence[int] = (),
+        read: Callable[[Tokenizer, Iterator[int]], Iterator[str]] = decode_stream,
+    ) -> None:
         self._folder = tokenizer
         self._seed = seed
+        self._prompt = prompt
+        self._read = read
         self._tokenizer: Tokenizer | None = None
 
     def __call__(self, model: GPT, drop: Callable[[], bool]) -> str | None:
@@ -28,7 +40,7 @@ class Sampler:
         if self._tokenizer is None:
             self._tokenizer = Tokenizer.load(self._folder)
         found = self._tokenizer
-        first = found.end_of_text if found.end_of_text is not None else 0
-        ids = generate(model, [first], count=_TOKENS, seed=self._seed, stop=found.end_of_text)
-        text = "".join(decode_stream(found, takewhile(lambda _: not drop(), ids)))
+        prompt = self._prompt or [found.end_of_text if found.end_of_text is not None else 0]
+        ids = generate(model, prompt, count=_TOKENS, seed=self._seed, stop=found.end_of_text)
+        text = "".join(self._read(found, takewhile(lambda _: not drop(), ids)))
         return None if drop() else text

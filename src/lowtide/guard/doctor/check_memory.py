@@ -72,12 +72,14 @@ def _without_swap(examination: Examination) -> Check:
     if _overcommit(examination.root) == 1:
         finding = "none, and overcommit is 1: no request fails, and later the kernel kills"
         return advice("swap", finding, examination.as_root("sysctl vm.overcommit_memory=0"))
-    if examination.container:
-        return ok("swap", finding)
-    command = (
-        "fallocate -l 8G /swapfile && chmod 600 /swapfile && mkswap /swapfile && swapon /swapfile"
+    remedy = (
+        "keep `--memory` below what can be taken now, and start other jobs with `lowtide watch --limit SIZE "
+        "-- COMMAND`, which asks them to stop before the kernel kills"
     )
-    return advice("swap", finding, f"keep `--memory` below what is free, or as root: `{command}`")
+    if not examination.container:
+        command = "fallocate -l 8G /swapfile && chmod 600 /swapfile && mkswap /swapfile && swapon /swapfile"
+        remedy += f"; or make swap, as root: `{command}`"
+    return advice("swap", finding, remedy)
 
 
 def check_cgroup(examination: Examination) -> Check | None:

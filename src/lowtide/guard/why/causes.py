@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from lowtide.guard.why.evidence import INTERRUPT, KILL, TERMINATE, Evidence
 from lowtide.guard.why.rules import CRASH_REMEDIES, Cause, Finding
+from lowtide.journal import Session
 from lowtide.units import MIB, format_bytes
 
 _UNUSED_SHARE = 0.10
@@ -55,7 +56,15 @@ def _resume(evidence: Evidence, finding: Finding) -> Iterator[str]:
     session = evidence.session
     said = (session.end.remedy or "") if session and session.end else ""
     if session is not None and session.kind in _OURS and "again" not in said:
-        yield "run the same command again: it resumes from the last checkpoint, if there is one"
+        does = "resumes from the last checkpoint, if there is one"
+        if _begins_again(session):
+            does = "begins again, for it ended before its first checkpoint"
+        yield f"run the same command again: it {does}"
+
+
+def _begins_again(session: Session) -> bool:
+    """Whether there is nothing to resume from. Only `train` writes down every checkpoint."""
+    return session.kind == "train" and not session.has_checkpoint
 
 
 def _cgroup(evidence: Evidence, finding: Finding) -> Iterator[str]:
@@ -87,7 +96,8 @@ def _take_less(evidence: Evidence) -> Iterator[str]:
     """What makes a job smaller, as far as its kind is known."""
     session = evidence.session
     if session is not None and session.kind in _OURS:
-        yield "pass a smaller `--memory`: the same result in less, and it resumes"
+        resumes = "" if _begins_again(session) else ", and it resumes"
+        yield f"pass a smaller `--memory`: the same result in less{resumes}"
         return
     middle = session.middle.private_bytes if session and session.middle else None
     last = session.last.private_bytes if session and session.last else None
