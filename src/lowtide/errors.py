@@ -15,17 +15,41 @@ LowtideError              1    the work failed
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 
 class LowtideError(Exception):
-    """A `problem` with its values, a `remedy`, which is required, and the command's `exit_code`."""
+    """A `problem` with its values, a `remedy`, which is required, and the command's `exit_code`.
+
+    `setting` is the setting to change, if there is one, and `value` a value that works. The remedy ends with
+    both as they are written on the command line; `remedy_as` is for other places, such as a file.
+    """
 
     exit_code = 1
 
-    def __init__(self, problem: str, *, remedy: str) -> None:
+    def __init__(
+        self, problem: str, *, remedy: str, setting: str | None = None, value: object = None
+    ) -> None:
         super().__init__(problem)
         self.problem = problem
-        self.remedy = remedy
-        self.add_note(f"hint: {remedy}")  # a traceback shows it too
+        self.setting = setting
+        self._value = value
+        self._remedy = remedy
+        self.add_note(f"hint: {self.remedy}")  # a traceback shows it too
+
+    @property
+    def remedy(self) -> str:
+        """What to do, with the setting as a flag: `… (`--val 0.05`)`."""
+        return self.remedy_as(flag_with_value)
+
+    def remedy_as(self, spell: Callable[[str, object], str]) -> str:
+        """What to do, with the setting as it is spelled by `spell`."""
+        return self._remedy + (f" ({spell(self.setting, self._value)})" if self.setting else "")
+
+
+def flag_with_value(setting: str, value: object = None) -> str:
+    """A setting on the command line: `--val 0.05`, in backticks."""
+    return f"`--{setting.replace('_', '-')}{'' if value is None else f' {value}'}`"
 
 
 class UsageError(LowtideError):

@@ -14,7 +14,9 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from typing import (
     TYPE_CHECKING,
     Any,
+    Concatenate,
     Literal,
+    ParamSpec,
     TypeAlias,
     TypeVar,
     Union,
@@ -42,17 +44,43 @@ TooLong: TypeAlias = Literal["split", "truncate", "skip"]
 PatternName: TypeAlias = Literal["gpt2", "cl100k", "o200k"]
 Ties: TypeAlias = Literal["huggingface", "greatest"]
 """Of the pairs with the highest count: the smallest ids, or the lexicographically greatest bytes."""
+Recipe: TypeAlias = Literal["fast", "lean", "leanest"]
+Device: TypeAlias = Literal["cuda", "cpu"]
 
-Group = Literal["input", "output", "examples", "vocabulary", "memory", "run"]
+Group = Literal[
+    "input", "vocabulary", "model", "training", "examples", "output", "memory", "machine", "run"
+]
 """The section of `--help`."""
-Kind = Literal["text", "count", "share", "sizes", "file", "tokenizer", "switch", "choice"]
+Kind = Literal[
+    "text",
+    "count",
+    "number",
+    "share",
+    "sizes",
+    "seed",
+    "size",
+    "size or share",
+    "file",
+    "folder",
+    "tokenizer",
+    "switch",
+    "choice",
+]
 """How the value is written."""
 Chosen: TypeAlias = Mapping[str, object]
 
+SETTINGS_NAME = "lowtide.toml"
+"""Defaults of the commands in the current folder; in an inbox, how its files are read."""
+INBOX_NAMES = (
+    *("examples", "template", "learn", "too_long", "context", "column", "separator"),
+    *("tokenizer", "bad_text", "special_in_text", "val"),
+)
+"""The settings of `tokenize` that an inbox's file may set, in the order in which runs have stored them."""
 DEFAULT_VAL = 0.0005
 """The share that is held out of many documents."""
 END_OF_TEXT = "<|endoftext|>"
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 
 
@@ -78,37 +106,20 @@ class Setting:
     """Flags that contradict it: beside one of them the value in `lowtide.toml` is not used."""
     used_if: Callable[[Chosen], bool] | None = None
     """Whether it has a meaning beside the other values; elsewhere the value in `lowtide.toml` is not used."""
+    command_line_only: str | None = None
+    """Why it may not stand in `lowtide.toml`."""
 
 
-def setting(
-    default: _T,
-    *,
-    help: str,
-    group: Group,
-    kind: Kind | None = None,
-    takes: str | None = None,
-    shown: str | None = None,
-    left_open: str | None = None,
-    sample: object = None,
-    milder: bool = False,
-    gives_way_to: tuple[str, ...] = (),
-    used_if: Callable[[Chosen], bool] | None = None,
-) -> _T:
-    """Declare a field of a settings class; see `Setting`."""
-    declared = Setting(
-        help=help,
-        group=group,
-        kind=kind,
-        takes=takes,
-        shown=shown,
-        left_open=left_open,
-        sample=sample,
-        milder=milder,
-        gives_way_to=gives_way_to,
-        used_if=used_if,
-    )
-    found: _T = field(default=default, metadata={"setting": declared})
-    return found
+def _declaring(declare: Callable[_P, Setting]) -> Callable[Concatenate[_T, _P], _T]:
+    def setting(default: _T, /, *given: _P.args, **named: _P.kwargs) -> _T:
+        found: _T = field(default=default, metadata={"setting": declare(*given, **named)})
+        return found
+
+    return setting
+
+
+setting = _declaring(Setting)
+"""Declare a field of a settings class: its default, and what `Setting` has."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -162,13 +173,15 @@ def _parts_of(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
-def check_choices(settings: DataclassInstance) -> None:
-    """UsageError for a value that is none of its setting's choices."""
-    for one in declared_settings(type(settings)):
-        value = getattr(settings, one.name)
+def check_choices(declared: Iterable[Declared], values: Chosen) -> None:
+    """UsageError for a value that is not one of its setting's choices."""
+    for one in declared:
+        value = values.get(one.name)
         if one.choices and value is not None and value not in one.choices:
             raise UsageError(
-                f"{one.flag} cannot be {value!r}", remedy=f"pass one of {', '.join(one.choices)}"
+                f"{one.name.replace('_', '-')} cannot be {value!r}",
+                remedy=f"choose one of {', '.join(one.choices)}",
+                setting=one.name,
             )
 
 
@@ -177,13 +190,22 @@ def refuse_unknown(of: type[DataclassInstance], names: Iterable[str]) -> None:
     known = [one.name for one in declared_settings(of)]
     for name in names:
         if name not in known:
-            from difflib import get_close_matches
-
-            meant = get_close_matches(name, known, 1)
+            meant = nearest(name, known)
             raise UsageError(
                 f"{name} is not a setting",
-                remedy=f"did you mean {meant[0]}?" if meant else f"there are {', '.join(known)}",
+                remedy=f"did you mean {meant}?" if meant else f"there are {', '.join(known)}",
             )
+
+
+def nearest(wrong: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:
+    """The known name that was most likely meant, if one is at least so like it; 1 is equal."""
+    from difflib import get_close_matches
+
+    names = {name.replace("_", "-"): name for name in known}
+    meant = wrong.replace("_", "-").lower()
+    begin = [name for name in names if len(meant) > 2 and name.startswith(meant)]
+    found = next(iter([*get_close_matches(meant, names, 1, likeness), *begin]), None)
+    return found and names[found]
 
 
 _SEPARATOR_HELP = (
@@ -442,6 +464,203 @@ class TokenizerSettings:
     def most_merges(self) -> int:
         """Merges that the largest vocabulary has room for."""
         return max(self.vocab_size) - 256 - len(self.special_token)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TokenizerName:
+    """What names the tokenizer of files that do not name it themselves."""
+
+    tokenizer: str | None = setting(
+        None,
+        help="Tokenizer of a peer's files, which do not name it.",
+        group="input",
+        kind="tokenizer",
+        takes="NAME|PATH",
+        sample="gpt2",
+        gives_way_to=("inbox",),
+        used_if=lambda chosen: chosen.get("to_format") != "huggingface",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelRequest(TokenizerName):
+    """What `plan` and `train` are both asked for; None leaves it open."""
+
+    model: str | None = setting(
+        None,
+        help="Model, such as gpt2 or gpt2-medium.",
+        group="model",
+        takes="NAME",
+        left_open="what `lowtide plan` recommends",
+        sample="gpt2",
+        gives_way_to=("plan", "init"),
+    )
+    context: int | None = setting(
+        None,
+        help="Tokens in a window.",
+        group="model",
+        kind="count",
+        left_open="1024",
+        sample=1024,
+        gives_way_to=("plan", "init"),
+    )
+    batch_tokens: int | None = setting(
+        None,
+        help="Tokens of one step.",
+        group="training",
+        kind="count",
+        left_open="by size",
+        sample="500k",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlanRequest(ModelRequest):
+    """What `plan` is asked for. Each is the flag that has its name."""
+
+    gpu: str | None = setting(
+        None,
+        help="Card to plan for, such as 'RTX 4070'.",
+        group="machine",
+        takes="NAME",
+        left_open="the one found here",
+        sample="RTX 4070",
+    )
+    vram: str | None = setting(
+        None,
+        help="Memory of the card, such as 12GiB.",
+        group="machine",
+        kind="size",
+        takes="SIZE",
+        sample="12GiB",
+    )
+    hours: float | None = setting(
+        None,
+        help="Hours available: the largest model that finishes in them.",
+        group="training",
+        kind="number",
+        takes="N",
+        sample=24,
+    )
+    tokens: int | None = setting(
+        None,
+        help="Tokens to train on.",
+        group="training",
+        kind="count",
+        left_open="20 for each parameter",
+        sample="1B",
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainRequest(ModelRequest):
+    """What `train` is asked for beside DATA and RUN. Each is the flag that has its name."""
+
+    inbox: str | None = setting(
+        None,
+        help="Train on files as they appear there, without DATA.",
+        group="input",
+        kind="folder",
+        takes="FOLDER",
+        sample="batches",
+        gives_way_to=("data",),
+    )
+    until_empty: bool = setting(
+        False,
+        help="With --inbox: end when no whole file is left.",
+        group="input",
+        used_if=lambda chosen: chosen["inbox"] is not None,
+    )
+    plan: str | None = setting(
+        None,
+        help="Settings that `lowtide plan --write` wrote.",
+        group="model",
+        kind="file",
+        takes="FILE",
+        sample="plan.toml",
+        gives_way_to=("init",),
+    )
+    init: str | None = setting(
+        None,
+        help="Start from the weights of a run or of GPT-2.",
+        group="model",
+        kind="folder",
+        takes="RUN|HF_DIR",
+        sample="pretrained",
+        gives_way_to=("plan",),
+    )
+    epochs: float | None = setting(
+        None,
+        help="Passes over the data.  [with --init: 3]",
+        group="training",
+        kind="number",
+        takes="N",
+        sample=3,
+        gives_way_to=("steps",),
+    )
+    steps: int | None = setting(
+        None,
+        help="Steps of the whole run.",
+        group="training",
+        kind="count",
+        sample=1000,
+        gives_way_to=("epochs", "inbox"),
+    )
+    seed: int | None = setting(
+        None,
+        help="Seed for weights and data order.",
+        group="training",
+        kind="seed",
+        takes="N",
+        left_open="0",
+        sample=0,
+    )
+    memory: str | None = setting(
+        None,
+        help="Budget such as 8GiB or 50%.",
+        group="memory",
+        kind="size or share",
+        takes="SIZE",
+        left_open="leaves a quarter of the memory free",
+        sample="2GiB",
+    )
+    micro_batch: int | None = setting(
+        None,
+        help="Windows that go through the model at a time.",
+        group="memory",
+        kind="count",
+        sample=8,
+    )
+    recipe: Recipe | None = setting(
+        None, help="How much memory is traded for time.", group="memory", sample="lean"
+    )
+    device: Device | None = setting(
+        None,
+        help="Where to train.",
+        group="memory",
+        left_open="cuda if there is one",
+        sample="cpu",
+    )
+    wandb: str | None = setting(
+        None,
+        help="Send curves to Weights & Biases as well.",
+        group="output",
+        takes="PROJECT",
+        command_line_only="it sends data out, and a file that lies in a folder must not",
+    )
+    smoke: bool = setting(
+        False,
+        help="Only try it: ten steps, an evaluation, a checkpoint.",
+        group="run",
+        command_line_only="no run would go further than ten steps",
+    )
+    no_smoke: bool = setting(
+        False,
+        help="Begin a long run without trying it first.",
+        group="run",
+        gives_way_to=("smoke",),
+    )
+    yes: bool = setting(False, help="Begin a run that will take more than a week.", group="run")
 
 
 SettingsT = TypeVar("SettingsT", TokenizeSettings, TokenizerSettings)

@@ -67,7 +67,7 @@ def test_1_when_the_work_failed(tmp_path: Path) -> None:
         (["tokenize", "a.txt", "--out", "o", "--shard-tokens", "many"], "'many' is not a count"),
         (["tokenize", "nowhere.txt", "--out", "o"], "nowhere.txt does not exist"),
         (["tokenize", "a.txt", "--out", "o", "--memory", "1 apple"], "is not a size"),
-        (["tokenize", "a.txt", "--out", "o", "--val", "2"], "--val 2.0 is not a share"),
+        (["tokenize", "a.txt", "--out", "o", "--val", "2"], "val cannot be 2.0"),
         (["tokenize", "a.txt", "--out", "o", "--workers", "0"], "--workers 0"),
         (["tokenize", "a.txt", "--out", "o", "--tokenizer", "gpt7"], "'gpt7'"),
         (["inspect", "nowhere"], "nowhere does not exist"),

@@ -10,7 +10,8 @@ import pytest
 
 from lowtide.errors import DoesNotFitError, VerificationError
 from lowtide.model.shape import ModelShape
-from lowtide.stages.choose_run import Asked, choose_run
+from lowtide.settings import TrainRequest
+from lowtide.stages.choose_run import choose_run
 from lowtide.stages.export_model import export_model
 from lowtide.stages.open_model import open_model
 from lowtide.stages.start_weights import find_start
@@ -76,7 +77,7 @@ def test_weights_that_no_memory_holds_are_not_asked_for() -> None:
 def test_a_run_of_absurd_size_is_not_gone_on_with(run: Path, tmp_path: Path) -> None:
     begin_run(run, shape=ABSURD["width"])
     with pytest.raises(DoesNotFitError):
-        choose_run(tmp_path / "data", run, Asked(), restart=False, slurm={})
+        choose_run(tmp_path / "data", run, TrainRequest(), restart=False, slurm={})
 
 
 def test_an_honest_run_still_opens(run: Path) -> None:

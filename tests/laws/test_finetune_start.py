@@ -14,7 +14,8 @@ from safetensors.torch import load_file, save_file
 from lowtide import TokenDataset
 from lowtide.errors import DataError, UsageError
 from lowtide.model.gpt import GPT
-from lowtide.stages.choose_run import Asked, choose_run
+from lowtide.settings import TrainRequest
+from lowtide.stages.choose_run import choose_run
 from lowtide.stages.start_weights import find_start, load_start, shape_for_start
 from lowtide.training.checkpoint import find_checkpoints
 from lowtide.training.run_folder import read_run_record
@@ -45,7 +46,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def asked_run(place: Path, data: str = "examples", **asked: object) -> TrainSettings:
-    given = Asked(**{"device": "cpu", **asked})  # type: ignore[arg-type]
+    given = TrainRequest(**{"device": "cpu", **asked})  # type: ignore[arg-type]
     return choose_run(place / data, place / "new", given, restart=False, slurm={}).settings
 
 
@@ -155,7 +156,7 @@ def test_who_names_another_start_is_told(place: Path, tmp_path: Path) -> None:
     assert read_run_record(tmp_path / "run").start == find_start(place / "theirs").digest()
 
     def again(init: Path) -> TrainSettings:
-        asked = Asked(device="cpu", init=str(init), epochs=0.5)
+        asked = TrainRequest(device="cpu", init=str(init), epochs=0.5)
         found = choose_run(place / "examples", tmp_path / "run", asked, restart=False, slurm={})
         return found.settings
 
@@ -172,7 +173,7 @@ def test_with_a_plan_the_start_is_compared_too_and_may_be_gone(place: Path, tmp_
     shutil.rmtree(init)
 
     def again(init: Path) -> TrainSettings:
-        asked = Asked(device="cpu", plan=plan, init=str(init))
+        asked = TrainRequest(device="cpu", plan=plan, init=str(init))
         found = choose_run(place / "examples", tmp_path / "run", asked, restart=False, slurm={})
         return found.settings
 

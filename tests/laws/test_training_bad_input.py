@@ -65,7 +65,7 @@ def test_fewer_pairs_than_asked_for_is_said_clearly(tmp_path: Path) -> None:
         (["--special-token", "Ġthe"], "ordinary token"),
         (["--special-token", "<a>", "--no-special-token"], "contradict"),
         (["--min-frequency", "-1"], "below zero"),
-        (["--val", "1"], "not a share"),
+        (["--val", "1"], "val cannot be 1.0"),
         (["--separator", ""], "separator is empty"),
         (["--workers", "0"], "number of threads"),
         (["--memory", "10MiB"], "needs"),
@@ -224,7 +224,7 @@ def test_a_full_disk_is_told_and_the_same_command_goes_on(tmp_path: Path, megaby
 def test_when_all_is_held_out_the_error_says_so(tmp_path: Path, text: Path) -> None:
     done = run_lowtide("train-tokenizer", text, "--out", tmp_path / "out", "--val", "0.999")
     assert done.code == 1
-    assert "held out by --val 0.999" in done.problem
+    assert "held out: val is 0.999" in done.problem
     assert not (tmp_path / "out").exists()
 
 

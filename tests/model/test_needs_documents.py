@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from lowtide.model.gpt import GPT
-from lowtide.model.needs import Precision, Recipe, StepKind, peak_of_evaluation, peak_of_step
+from lowtide.model.needs import Precision, StepKind, peak_of_evaluation, peak_of_step
 from lowtide.model.shape import ModelShape
+from lowtide.settings import Recipe
 from tests.model.test_needs import Held, allocates_like_a_gpu
 
 TOLERANCE = 0.015

@@ -12,15 +12,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.errors import DoesNotFitError, UsageError
-from lowtide.model.needs import Recipe, peak_of_run
+from lowtide.model.needs import peak_of_run
 from lowtide.model.shape import SHAPES
 from lowtide.plan.advise import choose_batch_tokens, choose_learning_rate, choose_warmup
 from lowtide.plan.cards import CARDS
 from lowtide.plan.machine import Machine, choose_machine
-from lowtide.plan.make_plan import Plan, PlanData, Wishes, make_plan
+from lowtide.plan.make_plan import Plan, PlanData, make_plan
 from lowtide.plan.measured import MeasuredSpeed, read_speeds, remember_speed
 from lowtide.plan.plan_file import plan_text, read_plan, write_plan
 from lowtide.plan.speed import predict_speed
+from lowtide.settings import PlanRequest, Recipe
 
 STORY = PlanData(
     path="tokens",
@@ -35,7 +36,7 @@ OWNED = [card.name for card in CARDS]
 
 def plan(gpu: str = "RTX 4070", *, tokens: int = STORY.train_tokens, **wishes: object) -> Plan:
     data = replace(STORY, train_tokens=tokens)
-    return make_plan(data, choose_machine(gpu=gpu), Wishes(**wishes))  # type: ignore[arg-type]
+    return make_plan(data, choose_machine(gpu=gpu), PlanRequest(**wishes))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("gpu", OWNED)
@@ -100,7 +101,7 @@ def test_a_run_never_sees_its_data_more_than_four_times_unless_asked() -> None:
     more = make_plan(
         replace(STORY, train_tokens=1_000_000),
         choose_machine(gpu="H200"),
-        Wishes(model="gpt2", tokens=50_000_000),
+        PlanRequest(model="gpt2", tokens=50_000_000),
     )
     assert more.settings.steps * more.settings.batch_tokens == pytest.approx(50_000_000, rel=0.01)
     seen = asked.settings.steps * asked.settings.batch_tokens
@@ -116,7 +117,7 @@ def test_as_many_tokens_are_as_many_steps(model: str) -> None:
     asked = make_plan(
         replace(STORY, train_tokens=123_456_789),
         choose_machine(gpu="H200"),
-        Wishes(model=model, tokens=123_456_789, batch_tokens=once.settings.batch_tokens),
+        PlanRequest(model=model, tokens=123_456_789, batch_tokens=once.settings.batch_tokens),
     )
     assert asked.chosen.steps == once.chosen.epoch_steps
 
@@ -191,18 +192,18 @@ def test_where_no_context_helps_a_card_is_advised() -> None:
     huge = replace(STORY, vocabulary_size=200_000)
     tight = choose_machine(vram="900MiB")
     with pytest.raises(DoesNotFitError, match="gpt2-pico needs") as told:
-        make_plan(huge, tight, Wishes())
+        make_plan(huge, tight, PlanRequest())
     advised = re.search(r"`--gpu '(.+?)'`", told.value.remedy)
     assert advised
-    assert make_plan(huge, choose_machine(gpu=advised[1]), Wishes()).chosen.fit
+    assert make_plan(huge, choose_machine(gpu=advised[1]), PlanRequest()).chosen.fit
 
 
 def test_a_card_whose_speed_is_not_known_has_no_hours() -> None:
-    made = make_plan(STORY, choose_machine(vram="12GiB"), Wishes(model="gpt2"))
+    made = make_plan(STORY, choose_machine(vram="12GiB"), PlanRequest(model="gpt2"))
     assert made.chosen.hours is None
     assert "not known" in str(made)
     with pytest.raises(UsageError, match="how fast"):
-        make_plan(STORY, choose_machine(vram="12GiB"), Wishes(hours=48))
+        make_plan(STORY, choose_machine(vram="12GiB"), PlanRequest(hours=48))
 
 
 def test_a_card_without_bfloat16_is_planned_in_float32() -> None:
@@ -248,7 +249,7 @@ def test_every_plan_can_be_written_and_read_back(
 
 def test_a_path_with_any_characters_is_read_back(tmp_path: Path) -> None:
     odd = replace(STORY, path='a "quoted"\\back\tslash\n#é')
-    made = make_plan(odd, choose_machine(gpu="4070"), Wishes())
+    made = make_plan(odd, choose_machine(gpu="4070"), PlanRequest())
     write_plan(made, tmp_path / "plan.toml")
     assert read_plan(tmp_path / "plan.toml").data == odd.path
 
@@ -296,7 +297,7 @@ def test_the_cpu_is_planned_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("lowtide.plan.machine.seen_cards", list)
     machine: Machine = choose_machine()
     made = make_plan(
-        replace(STORY, train_tokens=5_000_000), machine, Wishes(model="gpt2-nano", context=256)
+        replace(STORY, train_tokens=5_000_000), machine, PlanRequest(model="gpt2-nano", context=256)
     )
     assert made.settings.device == "cpu"
     assert made.settings.precision == "float32"

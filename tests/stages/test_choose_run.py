@@ -10,10 +10,10 @@ import pytest
 
 from lowtide.errors import DoesNotFitError, UsageError
 from lowtide.memory.limits import LimitCandidate, MemoryLimit
-from lowtide.model.needs import Recipe
 from lowtide.model.shape import find_shape
 from lowtide.plan.machine import choose_machine
-from lowtide.stages.choose_run import Asked, check_fit, choose_run
+from lowtide.settings import Recipe, TrainRequest
+from lowtide.stages.choose_run import check_fit, choose_run
 from lowtide.training.settings import TrainSettings
 from lowtide.training.time_steps import time_steps
 from lowtide.units import GIB, parse_bytes
@@ -93,7 +93,7 @@ def test_where_no_recipe_helps_none_is_advised() -> None:
 def test_tokens_of_a_step_are_rounded_as_in_a_plan(tmp_path: Path) -> None:
     data = make_tokens(tmp_path / "tokens")
     plan = write_plan(tmp_path / "plan.toml", make_settings(data))
-    asked = Asked(plan=plan, batch_tokens=70)
+    asked = TrainRequest(plan=plan, batch_tokens=70)
     chosen = choose_run(data, tmp_path / "run", asked, restart=False, slurm={})
     assert chosen.settings.batch_tokens == 64
 
@@ -120,7 +120,7 @@ def test_on_a_cpu_a_smaller_micro_batch_is_advised_and_fits(
     smaller = re.findall(r"--micro-batch (\d+)", refused.hint)[0]
     enough, recipe = re.findall(r"--memory (\w+)` or more with `--recipe (\w+)", refused.hint)[0]
     for micro_batch, memory, taken in ((int(smaller), "600MiB", None), (64, enough, recipe)):
-        asked = Asked(
+        asked = TrainRequest(
             model="gpt2-pico",
             context=64,
             steps=2,
@@ -165,7 +165,7 @@ def test_on_a_cpu_a_run_that_nobody_sized_ends_within_the_hour(
     asked = timed(monkeypatch, flops)
     speeds = tmp_path / "speeds.json"
     chosen = choose_run(
-        large, tmp_path / "run", Asked(device="cpu"), restart=False, slurm={}, speeds=speeds
+        large, tmp_path / "run", TrainRequest(device="cpu"), restart=False, slurm={}, speeds=speeds
     )
     assert chosen.settings.model in asked
     assert chosen.speed is not None
@@ -175,7 +175,7 @@ def test_on_a_cpu_a_run_that_nobody_sized_ends_within_the_hour(
     assert 0.2 < chosen.hours < 0.65  # evaluations, too; the hour is for a machine half as fast
     timed_first = asked[:]
     again = choose_run(
-        large, tmp_path / "run", Asked(device="cpu"), restart=False, slurm={}, speeds=speeds
+        large, tmp_path / "run", TrainRequest(device="cpu"), restart=False, slurm={}, speeds=speeds
     )
     assert again == chosen
     assert asked == timed_first
@@ -189,7 +189,7 @@ def test_speeds_that_cannot_be_remembered_are_used_all_the_same(
     (tmp_path / "a file").touch()
     speeds = None if place is None else tmp_path / place
     chosen = choose_run(
-        large, tmp_path / "run", Asked(device="cpu"), restart=False, slurm={}, speeds=speeds
+        large, tmp_path / "run", TrainRequest(device="cpu"), restart=False, slurm={}, speeds=speeds
     )
     assert chosen.settings.model in asked
     assert len(asked) == len(set(asked))
@@ -204,7 +204,7 @@ def test_on_a_cpu_no_more_windows_at_a_time_are_taken_than_make_it_faster(
     large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timed(monkeypatch, 1e11)
-    asked = Asked(device="cpu", model="gpt2", context=256)
+    asked = TrainRequest(device="cpu", model="gpt2", context=256)
     chosen = choose_run(
         large, tmp_path / "run", asked, restart=False, slurm={}, speeds=tmp_path / "speeds.json"
     )
@@ -224,7 +224,7 @@ def test_the_budget_decides_what_fits_on_a_cpu_and_the_advice_works(
 ) -> None:
     timed(monkeypatch, 1e11)
     monkeypatch.setattr("lowtide.plan.machine.find_spec", lambda _: torchao)
-    asked = Asked(device="cpu", model=model, memory=memory, steps=5)
+    asked = TrainRequest(device="cpu", model=model, memory=memory, steps=5)
     with pytest.raises(DoesNotFitError) as refused:
         choose_run(large, tmp_path / "run", asked, restart=False, slurm={})
     advised = re.search(r"`--memory (\S+)`", refused.value.remedy)
@@ -249,9 +249,9 @@ def test_where_the_default_leaves_nothing_it_is_named_and_the_advice_works(
     have_little_free(monkeypatch, 5 * GIB)
     if planned:
         data = make_tokens(tmp_path / "tokens")
-        asked = Asked(plan=write_plan(tmp_path / "plan.toml", make_settings(data)))
+        asked = TrainRequest(plan=write_plan(tmp_path / "plan.toml", make_settings(data)))
     else:
-        data, asked = large, Asked(device="cpu", model="gpt2-mini", steps=5)
+        data, asked = large, TrainRequest(device="cpu", model="gpt2-mini", steps=5)
     with pytest.raises(DoesNotFitError) as refused:
         choose_run(data, tmp_path / "run", asked, restart=False, slurm={})
     assert "a quarter of the memory free" in refused.value.problem
@@ -266,7 +266,7 @@ def test_more_memory_than_is_free_is_not_advised(
     large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     have_little_free(monkeypatch, GIB)
-    asked = Asked(device="cpu", model="gpt2", steps=5)
+    asked = TrainRequest(device="cpu", model="gpt2", steps=5)
     with pytest.raises(DoesNotFitError) as refused:
         choose_run(large, tmp_path / "run", asked, restart=False, slurm={})
     assert refused.value.remedy.startswith("run where `--memory")
@@ -276,7 +276,7 @@ def test_without_torchao_the_leanest_recipe_is_not_planned(
     large: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     timed(monkeypatch, 1e11)
-    asked = Asked(device="cpu", model="gpt2", memory="2400MiB", steps=5)
+    asked = TrainRequest(device="cpu", model="gpt2", memory="2400MiB", steps=5)
     monkeypatch.setattr("lowtide.plan.machine.find_spec", lambda _: None)
     with pytest.raises(DoesNotFitError):
         choose_run(large, tmp_path / "run", asked, restart=False, slurm={})

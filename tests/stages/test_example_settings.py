@@ -51,21 +51,25 @@ def test_what_is_left_open_is_resolved_in_one_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "flag"),
+    ("settings", "setting", "problem"),
     [
-        (TokenizeSettings(template="chatml"), "--template"),
-        (TokenizeSettings(learn="all"), "--learn"),
-        (TokenizeSettings(too_long="skip"), "--too-long"),
-        (TokenizeSettings(context=512), "--context"),
-        (TokenizeSettings(examples="chat", separator="line"), "--separator"),
-        (TokenizeSettings(examples="chat", context=1), "--context 1"),
-        (TokenizeSettings(examples="songs"), "--examples cannot be 'songs'"),  # type: ignore[arg-type]
-        (TokenizeSettings(examples="chat", learn="half"), "--learn cannot"),  # type: ignore[arg-type]
+        (TokenizeSettings(template="chatml"), "examples", "template is about"),
+        (TokenizeSettings(learn="all"), "examples", "learn is about"),
+        (TokenizeSettings(too_long="skip"), "examples", "too-long is about"),
+        (TokenizeSettings(context=512), "examples", "context is about"),
+        (TokenizeSettings(examples="chat", separator="line"), "separator", "separator"),
+        (TokenizeSettings(examples="chat", context=1), "context", "a context of 1"),
+        (TokenizeSettings(examples="songs"), "examples", "'songs'"),  # type: ignore[arg-type]
+        (TokenizeSettings(examples="chat", learn="half"), "learn", "'half'"),  # type: ignore[arg-type]
     ],
 )
-def test_what_cannot_be_meant_is_refused(settings: TokenizeSettings, flag: str) -> None:
-    with pytest.raises(UsageError, match=flag):
+def test_what_cannot_be_meant_is_refused_by_its_name(
+    settings: TokenizeSettings, setting: str, problem: str
+) -> None:
+    with pytest.raises(UsageError, match=problem) as refused:
         check_settings(settings)
+    assert refused.value.setting == setting
+    assert f"`--{setting}" in refused.value.remedy
 
 
 def test_a_setting_that_only_one_of_two_runs_has_is_named() -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from dataclasses import asdict, replace
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 
 import pytest
@@ -27,6 +27,7 @@ from lowtide.events import ignore
 from lowtide.guard.process_folders import process_folder_name
 from lowtide.memory.meter import child_pids
 from lowtide.plan.speed import Speed
+from lowtide.settings import TrainRequest
 from lowtide.show.training_results import show_smoke
 from lowtide.stages import smoke as room
 from lowtide.stages import start_run as start_room
@@ -193,17 +194,16 @@ def test_a_child_that_died_without_a_word_is_told_and_leaves_nothing(
 
 
 def start(chosen: ChosenRun, out: Path, **changed: object) -> StartedRun:
+    names = {one.name for one in fields(TrainRequest)}
+    asked = {name: changed.pop(name) for name in names & changed.keys()}
     usual: dict[str, object] = {
         "environment": {},
-        "memory": None,
-        "wandb": None,
-        "only_smoke": False,
-        "without_smoke": False,
         "restart": False,
         "listen": ignore,
         "should_stop": lambda: None,
     }
-    return start_run(chosen, out, **{**usual, **changed})  # type: ignore[arg-type]
+    request = TrainRequest(**asked)  # type: ignore[arg-type]
+    return start_run(chosen, out, request, **{**usual, **changed})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -235,7 +235,7 @@ def test_of_several_ranks_one_speaks_and_tries(tmp_path: Path) -> None:
     chosen = ChosenRun(settings=SETTINGS, predicted_gpu_bytes=None, peak_flops=None, ram_needs={})
     heard = Heard()
     run = tmp_path / "run"
-    started = start(chosen, run, environment=second, only_smoke=True, listen=heard)
+    started = start(chosen, run, environment=second, smoke=True, listen=heard)
     assert (started.smoke, started.run, heard.events) == (None, None, [])
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from lowtide.errors import UsageError
-from lowtide.settings import Declared, Group, Kind, declared_settings
+from lowtide.settings import Declared, Group, Kind, TokenizerName, declared_settings
 from lowtide.storage.paths import as_path
 from lowtide.units import parse_bytes, parse_count
 
@@ -217,15 +217,6 @@ FORMAT = click.Choice(["npy", "nanogpt", "llmc", "megatron"])
 EXPORTS = click.Choice([*FORMAT.choices, "huggingface"])
 WINDOWS = click.Choice(["contiguous", "document"])
 EOT = click.Choice(["end", "start", "none"])
-peer_tokenizer_option = click.option(
-    "--tokenizer",
-    cls=Option,
-    gives_way_to=("inbox",),
-    used_if=lambda chosen: chosen.get("to_format") != "huggingface",
-    type=TOKENIZER,
-    metavar="NAME|PATH",
-    help="Tokenizer of a peer's files, which do not name it.",
-)
 memory_option = click.option(
     "--memory",
     cls=Option,
@@ -311,15 +302,22 @@ def _flag_of(one: Declared) -> Callable[[_Command], _Command]:
         sample=declared.sample,
         gives_way_to=declared.gives_way_to,
         used_if=declared.used_if,
+        command_line_only=declared.command_line_only,
     )
 
 
 _TYPES: Mapping[Kind, click.ParamType[Any] | None] = {
     "text": click.STRING,
     "count": COUNT,
+    "number": click.FLOAT,
     "share": SHARE,
     "sizes": SIZES,
+    "seed": SEED,
+    "size": SIZE,
+    "size or share": SIZE_OR_SHARE,
     "file": FILE,
+    "folder": FOLDER,
     "tokenizer": TOKENIZER,
     "switch": None,
 }
+peer_tokenizer_option = setting_options(TokenizerName)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +28,12 @@ if TYPE_CHECKING:
 _SECTIONS: Mapping[Group | None, str] = {
     "input": "Input",
     "vocabulary": "Vocabulary",
+    "model": "Model",
+    "training": "Training",
     "examples": "Examples to fine-tune on",
     "output": "Output",
     "memory": "Memory and speed",
+    "machine": "Machine to plan for",
     "run": "Run",
     None: "Options",
 }
@@ -84,10 +86,9 @@ class Command(click.Command):
         try:
             return super().invoke(ctx)
         except LowtideError as error:
-            for flag in _flags_from_file(ctx):
-                if re.search(rf"{flag}(?![\w-])", error.problem):
-                    error.problem += f" ({flag} is set by {_path(ctx)})"
-                    break
+            option = next((one for one in _from_file(ctx) if one.name == error.setting), None)
+            if option is not None:
+                error.problem += f" (--{_key(option)} is set by {_path(ctx)})"
             raise
 
     def get_help_option_names(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
@@ -160,10 +161,6 @@ def _from_file(ctx: click.Context) -> Iterator[click.Option]:
         source = ctx.get_parameter_source(str(one.name))
         if source is ParameterSource.DEFAULT_MAP and isinstance(one, click.Option):
             yield one
-
-
-def _flags_from_file(ctx: click.Context) -> list[str]:
-    return [f"--{_key(one)}" for one in _from_file(ctx)]
 
 
 def _told_of_file(

@@ -14,13 +14,9 @@ from lowtide import __version__
 from lowtide.cli.choices import FILE, Option, debug_option
 from lowtide.cli.command import Command, examples
 from lowtide.cli.group import SECTIONS
-from lowtide.cli.settings_file import (
-    SETTINGS_NAME,
-    WITHOUT_SETTINGS,
-    has_fixed_default,
-    options_in_file,
-)
+from lowtide.cli.settings_file import WITHOUT_SETTINGS, has_fixed_default, options_in_file
 from lowtide.errors import UsageError
+from lowtide.settings import SETTINGS_NAME
 from lowtide.units import printable
 
 _COLUMNS = 98
@@ -31,45 +27,28 @@ Take the # away from a line to set it. What stands there is the default where th
 and an example where there is none. Paths are looked for from the current folder, like those of flags."""
 SAMPLE_VALUES: Mapping[str, object] = {
     "alerts": "alerts.jsonl",
-    "batch-tokens": "500k",
-    "context": 1024,
     "device": "cpu",
-    "epochs": 3,
     "floor": "2GiB",
-    "gpu": "RTX 4070",
-    "hours": 24,
-    "inbox": "batches",
-    "init": "pretrained",
     "kernel-log": "dmesg.txt",
     "limit": "80%",
     "log": "train.log",
     "memory": "2GiB",
-    "micro-batch": 8,
-    "model": "gpt2",
     "compare.out": "memory.html",
     "export.out": "exported",
     "report.out": "report.html",
-    "train.out": "run",
-    "plan": "plan.toml",
     "prompt": "The tide",
-    "recipe": "lean",
-    "seed": 0,
     "step": 1000,
-    "steps": 1000,
     "stop-file": ".stop",
     "system": "Answer in one sentence.",
     "timeline": "timeline.jsonl",
     "to": "npy",
     "tokenizer": "gpt2",
-    "tokens": "1B",
     "top-k": 50,
     "top-p": 0.9,
-    "vram": "12GiB",
     "ways": "list,lowtide",
     "windows": "contiguous",
     "work": "scratch",
     "workers": 4,
-    "write": "plan.toml",
 }
 """A value for a flag without a fixed default that declares none itself, by its name or by command and name."""
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import click
 
-from lowtide.cli.settings_file import nearest
 from lowtide.errors import UsageError
+from lowtide.settings import nearest
 
 SECTIONS = {
     "Begin": ("demo", "doctor"),

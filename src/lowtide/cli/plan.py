@@ -7,8 +7,9 @@ from pathlib import Path
 
 import click
 
-from lowtide.cli.choices import COUNT, FILE, SIZE, debug_option, peer_tokenizer_option
+from lowtide.cli.choices import FILE, Option, debug_option, setting_options
 from lowtide.cli.command import Command, examples
+from lowtide.settings import PlanRequest
 
 
 @click.command(
@@ -23,43 +24,19 @@ from lowtide.cli.command import Command, examples
     ),
 )
 @click.argument("data", type=FILE, metavar="DATA")
+@setting_options(PlanRequest)
 @click.option(
-    "--model", metavar="NAME", help="Plan for this model alone, such as gpt2 or gpt2-medium."
-)
-@click.option(
-    "--gpu",
-    metavar="NAME",
-    help="Card to plan for, such as 'RTX 4070'.  [default: the one found here]",
-)
-@click.option("--vram", type=SIZE, metavar="SIZE", help="Memory of the card, such as 12GiB.")
-@click.option("--context", type=COUNT, help="Tokens in a window.  [default: 1024]")
-@click.option(
-    "--hours",
-    type=float,
-    metavar="N",
-    help="Hours available: the largest model that finishes in them.",
-)
-@click.option("--tokens", type=COUNT, help="Tokens to train on.  [default: 20 for each parameter]")
-@click.option("--batch-tokens", type=COUNT, help="Tokens of one step.  [default: by size]")
-@peer_tokenizer_option
-@click.option(
-    "--write", type=FILE, metavar="FILE", help="Write the plan there, for `train` to read."
+    "--write",
+    cls=Option,
+    group="output",
+    sample="plan.toml",
+    type=FILE,
+    metavar="FILE",
+    help="Write the plan there, for `train` to read.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 @debug_option
-def plan_command(
-    data: str,
-    model: str | None,
-    gpu: str | None,
-    vram: str | None,
-    context: int | None,
-    hours: float | None,
-    tokens: int | None,
-    batch_tokens: int | None,
-    tokenizer: str | None,
-    write: str | None,
-    as_json: bool,
-) -> None:
+def plan_command(data: str, write: str | None, as_json: bool, **chosen: object) -> None:
     """Say what can be trained on DATA, before anything runs.
 
     DATA is a folder that lowtide wrote, or a file or folder of nanoGPT, llm.c, Megatron or numpy. Shows for
@@ -68,20 +45,10 @@ def plan_command(
     from lowtide.plan.measured import speeds_file
     from lowtide.show.training_results import show_plan
     from lowtide.stages.plan import make_plan
+    from lowtide.stages.settings import settings_from
 
-    plan = make_plan(
-        data,
-        model=model,
-        gpu=gpu,
-        vram=vram,
-        context=context,
-        hours=hours,
-        tokens=tokens,
-        batch_tokens=batch_tokens,
-        tokenizer=tokenizer,
-        slurm=os.environ,
-        speeds=speeds_file(os.environ),
-    )
+    asked = settings_from(PlanRequest, chosen, see="see `lowtide plan --help`")
+    plan = make_plan(data, asked, slurm=os.environ, speeds=speeds_file(os.environ))
     if write:
         from lowtide.plan.plan_file import write_plan
 

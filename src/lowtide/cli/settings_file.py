@@ -9,7 +9,7 @@ Every value becomes the text that would stand behind the flag, so that click che
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
@@ -18,9 +18,8 @@ import click
 
 from lowtide.cli.choices import ASKED_ONCE, Option
 from lowtide.errors import UsageError
+from lowtide.settings import INBOX_NAMES, SETTINGS_NAME, nearest
 
-SETTINGS_NAME = "lowtide.toml"
-"""As an inbox's own file is called, too; the inbox's constant lies beside numpy, which help must not load."""
 WITHOUT_SETTINGS = ("config", "completion")
 """Commands that have no table."""
 _MOST_BYTES = 1 << 20
@@ -64,18 +63,9 @@ def read_settings_file(
 
 
 def why_not_used(file: SettingsFile) -> str | None:
-    """What to say of a file without tables; None for an inbox's, which is left alone in silence.
-
-    It loads what an inbox needs, so it is asked after parsing: by then whoever wanted help has it.
-    """
-    if not file.loose:
-        return None
-    from dataclasses import fields
-
-    from lowtide.stages.inbox.settings import InboxSettings
-
-    known = {field.name for field in fields(InboxSettings)}
-    strange = [key for key in file.loose if key.replace("-", "_") not in known]
+    """What to say of a file without tables; None for an inbox's, which is left alone in silence."""
+    of_inbox = (*INBOX_NAMES, "marker")
+    strange = [key for key in file.loose if key.replace("-", "_") not in of_inbox]
     if not strange:
         return None
     return (
@@ -105,16 +95,6 @@ def is_file(path: Path) -> bool:
         return path.is_file()
     except (OSError, ValueError):
         return False
-
-
-def nearest(wrong: str, known: Iterable[str], *, likeness: float = 0.6) -> str | None:
-    """The known name that was most likely meant, if one is at least so like it; 1 is equal."""
-    from difflib import get_close_matches
-
-    names = list(known)
-    meant = wrong.replace("_", "-").lower()
-    begin = [name for name in names if len(meant) > 2 and name.startswith(meant)]
-    return next(iter([*get_close_matches(meant, names, 1, likeness), *begin]), None)
 
 
 def _parse(path: Path, *, must_exist: bool) -> dict[str, object] | None:

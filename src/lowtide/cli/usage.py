@@ -9,7 +9,7 @@ import click
 
 from lowtide.cli.choices import BadValue
 from lowtide.cli.command import examples_of
-from lowtide.cli.settings_file import nearest
+from lowtide.settings import nearest
 
 _ONE_LETTER_OFF = 0.85
 _NOT_ONE_OF = re.compile(r"'(.*)' is not one of ", re.DOTALL)

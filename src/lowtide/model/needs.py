@@ -21,11 +21,10 @@ from typing import Literal, TypeAlias
 
 from lowtide.model.chunks import chunk_rows, slice_rows
 from lowtide.model.shape import ModelShape
+from lowtide.settings import Device, Recipe
 from lowtide.units import MIB
 
-Recipe: TypeAlias = Literal["fast", "lean", "leanest"]
 Precision: TypeAlias = Literal["bfloat16", "float32"]
-Device: TypeAlias = Literal["cuda", "cpu"]
 AttentionKind: TypeAlias = Literal["window", "document"]
 """Whether a position looks at the whole window before it, or at its own document alone."""
 Moment: TypeAlias = Literal["head", "last", "first", "embedding", "evaluation"]

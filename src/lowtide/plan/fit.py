@@ -6,9 +6,10 @@ from dataclasses import dataclass, replace
 
 from lowtide.errors import DoesNotFitError
 from lowtide.memory.budget import advise_memory
-from lowtide.model.needs import AttentionKind, Device, MemoryNeeds, Recipe, StepKind, peak_of_run
+from lowtide.model.needs import AttentionKind, MemoryNeeds, StepKind, peak_of_run
 from lowtide.model.shape import ModelShape
 from lowtide.plan.machine import Machine
+from lowtide.settings import Device, Recipe
 from lowtide.units import format_bytes
 
 RECIPES: tuple[Recipe, ...] = ("fast", "lean", "leanest")

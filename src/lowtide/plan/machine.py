@@ -12,9 +12,9 @@ from types import MappingProxyType
 from lowtide.errors import UsageError
 from lowtide.memory.budget import Budget, choose_budget
 from lowtide.memory.limits import machine_limit
-from lowtide.model.needs import Device
 from lowtide.plan.cards import Card, PeakSource, find_card, match_card
 from lowtide.plan.measured import MeasuredSpeed
+from lowtide.settings import Device
 from lowtide.units import GIB, MIB, format_bytes, parse_bytes
 
 CONTEXT_BYTES = 6 * GIB // 10

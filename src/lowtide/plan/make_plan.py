@@ -29,6 +29,7 @@ from lowtide.plan.fit import (
 )
 from lowtide.plan.machine import Machine
 from lowtide.plan.speed import Speed, hours_of_run, predict_speed
+from lowtide.settings import PlanRequest
 from lowtide.training.settings import EVALUATED_WINDOWS, TrainSettings
 from lowtide.units import format_bytes, format_count
 
@@ -74,17 +75,6 @@ class PlanData:
     def attention(self) -> AttentionKind:
         """No example looks into another."""
         return "window" if self.learnt_tokens is None else "document"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wishes:
-    """What was asked for; None leaves it to the plan."""
-
-    model: str | None = None
-    context: int | None = None
-    hours: float | None = None
-    tokens: int | None = None
-    batch_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,13 +160,13 @@ class Plan:
         return describe_plan(self)
 
 
-def make_plan(data: PlanData, machine: Machine, wishes: Wishes) -> Plan:
+def make_plan(data: PlanData, machine: Machine, asked: PlanRequest) -> Plan:
     """A plan for the data on the machine; DoesNotFitError where no model that was asked for fits."""
-    _check(wishes, machine)
-    if machine.device == "cpu" and not (wishes.model or wishes.hours or wishes.tokens):
-        wishes = replace(wishes, hours=CPU_HOURS)
-    shapes = {wishes.model: find_shape(wishes.model)} if wishes.model else SHAPES
-    context = wishes.context
+    _check(asked, machine)
+    if machine.device == "cpu" and not (asked.model or asked.hours or asked.tokens):
+        asked = replace(asked, hours=CPU_HOURS)
+    shapes = {asked.model: find_shape(asked.model)} if asked.model else SHAPES
+    context = asked.context
     if data.windows == "contiguous" and data.train_tokens <= (context or 1024):
         raise UsageError(
             f"{data.path} has {format_count(data.train_tokens)} tokens to train on, too few for windows of "
@@ -189,14 +179,14 @@ def make_plan(data: PlanData, machine: Machine, wishes: Wishes) -> Plan:
             shape.with_data(vocabulary_size=data.vocabulary_size, context=context),
             data,
             machine,
-            wishes,
+            asked,
         )
         for name, shape in shapes.items()
     )
     fitting = [one for one in models if one.fit]
     if not fitting:
-        raise _does_not_fit(models, data, machine, wishes)
-    chosen, reason = _recommend(fitting, wishes)
+        raise _does_not_fit(models, data, machine, asked)
+    chosen, reason = _recommend(fitting, asked)
     settings = make_settings(chosen, data, machine)
     return Plan(
         data=data, machine=machine, models=models, chosen=chosen, reason=reason, settings=settings
@@ -204,7 +194,7 @@ def make_plan(data: PlanData, machine: Machine, wishes: Wishes) -> Plan:
 
 
 def plan_model(
-    name: str, shape: ModelShape, data: PlanData, machine: Machine, wishes: Wishes
+    name: str, shape: ModelShape, data: PlanData, machine: Machine, asked: PlanRequest
 ) -> ModelPlan:
     """One model's figures. What the hours allow depends on the recipe, and that on the batch: twice around."""
     fit, speed, affordable = None, None, None
@@ -212,15 +202,15 @@ def plan_model(
         data.train_tokens if data.epoch_windows is None else data.epoch_windows * shape.context
     )
     for _ in range(2):
-        run = choose_run_tokens(shape, epoch_tokens, wanted=wishes.tokens, affordable=affordable)
-        batch = choose_batch_tokens(shape, int(run.value), wanted=wishes.batch_tokens)
+        run = choose_run_tokens(shape, epoch_tokens, wanted=asked.tokens, affordable=affordable)
+        batch = choose_batch_tokens(shape, int(run.value), wanted=asked.batch_tokens)
         windows = int(batch.value) // shape.context
         recipes = fit_recipes(shape, machine, windows_per_step=windows, attention=data.attention)
         fit = choose_fit(shape, recipes, windows_per_step=windows)
         speed = predict_speed(shape, machine, fit.recipe if fit else "fast")
-        if wishes.hours is None or wishes.tokens is not None or speed is None:
+        if asked.hours is None or asked.tokens is not None or speed is None:
             break
-        affordable = int(wishes.hours * 3600 * speed.tokens_per_second)
+        affordable = int(asked.hours * 3600 * speed.tokens_per_second)
     return ModelPlan(
         name=name,
         shape=shape,
@@ -275,31 +265,29 @@ def checkpoint_bytes(chosen: ModelPlan) -> int:
     return bytes_of_checkpoint(chosen.shape, chosen.fit.kind)
 
 
-def _check(wishes: Wishes, machine: Machine) -> None:
-    for flag, value in (
-        ("--context", wishes.context),
-        ("--hours", wishes.hours),
-        ("--tokens", wishes.tokens),
-        ("--batch-tokens", wishes.batch_tokens),
-    ):
+def _check(asked: PlanRequest, machine: Machine) -> None:
+    for name in ("context", "hours", "tokens", "batch_tokens"):
+        value = getattr(asked, name)
         if value is not None and not 0 < value < 1e18:
             raise UsageError(
-                f"`{flag} {value}` is out of range", remedy=f"pass a number above 0 as {flag}"
+                f"{name.replace('_', ' ')} cannot be {value}",
+                remedy="pass a number above 0",
+                setting=name,
             )
-    if wishes.hours is not None and machine.peak_flops is None:
+    if asked.hours is not None and machine.peak_flops is None:
         raise UsageError(
             f"how fast {machine.name} is, is not known, so hours cannot be counted",
             remedy="name the card besides: `--gpu 'RTX 4070'`",
         )
 
 
-def _recommend(fitting: list[ModelPlan], wishes: Wishes) -> tuple[ModelPlan, str]:
+def _recommend(fitting: list[ModelPlan], asked: PlanRequest) -> tuple[ModelPlan, str]:
     """The largest that fits, is fed and done in time, and the reason."""
-    if wishes.model:
+    if asked.model:
         return fitting[0], "the model that was asked for"
     largest = fitting[-1]
     fed = [one for one in fitting if one.is_fed]
-    done = [one for one in fed if _is_in_time(one, wishes)]
+    done = [one for one in fed if _is_in_time(one, asked)]
     if not done:
         smallest = fitting[0]
         if not fed:
@@ -313,37 +301,37 @@ def _recommend(fitting: list[ModelPlan], wishes: Wishes) -> tuple[ModelPlan, str
     held_back = "the largest there is"
     if chosen is not largest:
         larger = fitting[fitting.index(chosen) + 1]
-        held_back = _why_not(larger, wishes)
+        held_back = _why_not(larger, asked)
     elif len(fitting) < len(SHAPES):
         held_back = "every larger one does not fit in memory"
     return chosen, f"the largest that fits, has tokens enough and is done in time; {held_back}"
 
 
-def _is_in_time(one: ModelPlan, wishes: Wishes) -> bool:
+def _is_in_time(one: ModelPlan, asked: PlanRequest) -> bool:
     if one.speed is None:
         return True
-    limit = REASONABLE_HOURS if wishes.hours is None else wishes.hours
-    if wishes.tokens is not None:
+    limit = REASONABLE_HOURS if asked.hours is None else asked.hours
+    if asked.tokens is not None:
         return (one.hours or 0.0) <= limit
     needed = CHINCHILLA * one.shape.parameter_count / one.speed.tokens_per_second / 3600
     return needed <= limit
 
 
-def _why_not(larger: ModelPlan, wishes: Wishes) -> str:
+def _why_not(larger: ModelPlan, asked: PlanRequest) -> str:
     if not larger.is_fed:
         return (
             f"{larger.name} would have {MOST_EPOCHS * larger.tokens_per_parameter:.1f} tokens a parameter "
             f"in {MOST_EPOCHS} epochs, and wants {CHINCHILLA}"
         )
     assert larger.speed is not None
-    tokens = wishes.tokens or CHINCHILLA * larger.shape.parameter_count
+    tokens = asked.tokens or CHINCHILLA * larger.shape.parameter_count
     hours = tokens / larger.speed.tokens_per_second / 3600
-    within = f"{wishes.hours:,.0f}" if wishes.hours is not None else f"a week's {REASONABLE_HOURS}"
+    within = f"{asked.hours:,.0f}" if asked.hours is not None else f"a week's {REASONABLE_HOURS}"
     return f"{larger.name} would take {hours:,.0f} hours, more than {within}"
 
 
 def _does_not_fit(
-    models: tuple[ModelPlan, ...], data: PlanData, machine: Machine, wishes: Wishes
+    models: tuple[ModelPlan, ...], data: PlanData, machine: Machine, asked: PlanRequest
 ) -> DoesNotFitError:
     one = models[0]
     recipe = runnable_recipes(machine)[-1]
@@ -353,20 +341,22 @@ def _does_not_fit(
         f"recipe {recipe}",
         needs.total,
         machine,
-        remedy=_what_fits(one, data, machine, wishes),
+        remedy=_what_fits(one, data, machine, asked),
     )
 
 
-def _what_fits(one: ModelPlan, data: PlanData, machine: Machine, wishes: Wishes) -> str:
+def _what_fits(one: ModelPlan, data: PlanData, machine: Machine, asked: PlanRequest) -> str:
     """A flag that works: a smaller model at the same context, or any at a smaller context."""
-    asked = one.shape.context
-    for context in dict.fromkeys((asked, *(size for size in (512, 256, 128, 64) if size < asked))):
+    wanted = one.shape.context
+    for context in dict.fromkeys(
+        (wanted, *(size for size in (512, 256, 128, 64) if size < wanted))
+    ):
         for name, shape in reversed(SHAPES.items()):
             smaller = shape.with_data(vocabulary_size=data.vocabulary_size, context=context)
-            if smaller.parameter_count > one.shape.parameter_count and wishes.model:
+            if smaller.parameter_count > one.shape.parameter_count and asked.model:
                 continue
-            if plan_model(name, smaller, data, machine, wishes).fit:
-                flags = f"--model {name}" + (f" --context {context}" if context != asked else "")
+            if plan_model(name, smaller, data, machine, asked).fit:
+                flags = f"--model {name}" + (f" --context {context}" if context != wanted else "")
                 return f"pass `{flags}`, the largest that fits; or plan for a card with more memory"
     return (
         "plan for a card with more memory, such as `--gpu 'RTX 4070'`, or use a smaller vocabulary"

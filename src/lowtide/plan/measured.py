@@ -16,8 +16,8 @@ from pathlib import Path
 import msgspec
 
 from lowtide.errors import LowtideError
-from lowtide.model.needs import Recipe
 from lowtide.model.shape import ModelShape
+from lowtide.settings import Recipe
 from lowtide.storage.decode_json import decode_json
 from lowtide.storage.publish import write_atomically
 

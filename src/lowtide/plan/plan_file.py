@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -14,7 +13,8 @@ from lowtide.model.shape import ModelShape
 from lowtide.plan.advise import choose_final_rate, choose_learning_rate, choose_warmup
 from lowtide.plan.make_plan import Plan
 from lowtide.plan.speed import UTILISATION
-from lowtide.storage.decode_json import convert_json
+from lowtide.settings import nearest
+from lowtide.storage.decode_json import convert_json, explain_field
 from lowtide.storage.publish import storage_errors, write_atomically
 from lowtide.training.settings import TrainSettings
 from lowtide.units import format_bytes, format_count, format_seconds
@@ -76,17 +76,17 @@ def read_plan(path: Path) -> TrainSettings:
     try:
         return convert_json(found, TrainSettings)
     except msgspec.ValidationError as cause:
-        raise UsageError(
-            f"{path}: {_in_words(str(cause))}", remedy="correct that line of the file"
-        ) from cause
+        name, reason = explain_field(cause)
+        problem = f"{path}: `{name}`: {reason}"
+        raise UsageError(problem, remedy="correct that line of the file") from cause
 
 
 def _check_names(path: Path, found: dict[str, object], kind: type, prefix: str) -> None:
     known = {field.name: field for field in fields(kind)}
     for name in found:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
-            advice = f"did you mean `{prefix}{near[0]}`?" if near else "remove that line"
+            meant = nearest(name, known)
+            advice = f"did you mean `{prefix}{meant}`?" if meant else "remove that line"
             raise UsageError(f"{path}: there is no setting `{prefix}{name}`", remedy=advice)
     for name, field in known.items():
         required = field.default is MISSING and field.default_factory is MISSING
@@ -95,13 +95,6 @@ def _check_names(path: Path, found: dict[str, object], kind: type, prefix: str) 
             raise UsageError(
                 f"{path}: the setting `{prefix}{name}` is missing", remedy=f"add {line}"
             )
-
-
-def _in_words(told: str) -> str:
-    """msgspec's "Expected `int`, got `str` - at `$.steps`" with the key first."""
-    what, _, where = told.partition(" - at `$")
-    key = where.strip("`").lstrip(".")
-    return f"`{key}`: {what[:1].lower()}{what[1:]}" if key else told
 
 
 def _reasons(plan: Plan) -> dict[str, str]:

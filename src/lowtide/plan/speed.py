@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from lowtide.model.needs import Recipe
 from lowtide.model.shape import SHAPES, ModelShape
 from lowtide.plan.machine import Machine
+from lowtide.settings import Recipe
 from lowtide.training.settings import TrainSettings
 from lowtide.units import format_count
 

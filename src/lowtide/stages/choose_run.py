@@ -11,7 +11,7 @@ from lowtide.dataset.settings import WindowKind
 from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import UsageError
 from lowtide.events import Listener, Note, ignore
-from lowtide.model.needs import Device, peak_of_run
+from lowtide.model.needs import peak_of_run
 from lowtide.model.shape import SHAPES
 from lowtide.plan.finetune import FineTuning, finetune_settings
 from lowtide.plan.fit import RECIPES, does_not_fit, largest_micro_batch, runnable_recipes
@@ -20,6 +20,7 @@ from lowtide.plan.make_plan import ModelPlan
 from lowtide.plan.measured import MeasuredSpeed, read_speeds, remember_speed
 from lowtide.plan.plan_file import read_plan
 from lowtide.plan.speed import MEASURED_HERE, Speed, hours_of_settings, predict_speed
+from lowtide.settings import Device, TrainRequest
 from lowtide.stages.plan import look_at_data, make_plan
 from lowtide.stages.run_source import is_of_inbox
 from lowtide.storage.paths import as_path
@@ -33,26 +34,6 @@ _CUDA_RAM_BYTES = GIB
 """What torch takes of RAM beside a GPU. Assumed."""
 _TIMED_HOURS = 0.05
 """Before a longer run on a CPU some steps are timed; a shorter one is over sooner than anyone plans."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """What was asked for beside the data; None where nothing was said."""
-
-    plan: Path | None = None
-    model: str | None = None
-    context: int | None = None
-    steps: int | None = None
-    batch_tokens: int | None = None
-    micro_batch: int | None = None
-    recipe: str | None = None
-    device: str | None = None
-    seed: int | None = None
-    tokenizer: str | None = None
-    init: str | None = None
-    epochs: float | None = None
-    memory: str | None = None
-    """The budget, which decides what fits on a CPU."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +60,7 @@ class ChosenRun:
 def choose_run(
     data: str | Path,
     out: str | Path,
-    asked: Asked,
+    asked: TrainRequest,
     *,
     restart: bool,
     slurm: Mapping[str, str],
@@ -98,7 +79,7 @@ def choose_run(
         refuse_other_kind(Path(out), inbox=False)
         base = as_it_stands(Path(out), asked)
     elif asked.plan is not None:
-        base = with_start(read_plan(asked.plan), asked)
+        base = with_start(read_plan(Path(asked.plan)), asked)
     elif asked.init is not None:
         base = _tune_now(data, asked.init, asked, slurm)
     else:
@@ -129,11 +110,11 @@ def refuse_other_kind(out: Path, *, inbox: bool) -> None:
     )
 
 
-def as_it_stands(out: Path, asked: Asked) -> TrainSettings:
+def as_it_stands(out: Path, asked: TrainRequest) -> TrainSettings:
     """The settings of the run, or of a plan for it. Its start is not looked at: it may be gone."""
     stored = read_run_record(out).settings
     _check_start(stored, asked)
-    return stored if asked.plan is None else replace(read_plan(asked.plan), init=stored.init)
+    return stored if asked.plan is None else replace(read_plan(Path(asked.plan)), init=stored.init)
 
 
 def fit_to_machine(
@@ -176,7 +157,7 @@ def fit_to_machine(
     )
 
 
-def _check_end(asked: Asked) -> None:
+def _check_end(asked: TrainRequest) -> None:
     if asked.steps is not None and asked.epochs is not None:
         raise UsageError(
             f"{asked.steps} steps and {asked.epochs:g} epochs both say where the run ends",
@@ -185,7 +166,7 @@ def _check_end(asked: Asked) -> None:
     check_epochs(asked)
 
 
-def check_epochs(asked: Asked) -> None:
+def check_epochs(asked: TrainRequest) -> None:
     """UsageError for a number of epochs that no run has."""
     if asked.epochs is not None and not 0 < asked.epochs < _MOST_EPOCHS:
         raise UsageError(
@@ -194,7 +175,7 @@ def check_epochs(asked: Asked) -> None:
         )
 
 
-def _check_start(base: TrainSettings, asked: Asked) -> None:
+def _check_start(base: TrainSettings, asked: TrainRequest) -> None:
     """The checkpoints of a run win; who names another start must not think that it is used."""
     if asked.init is not None and str(Path(asked.init).absolute()) != base.init:
         began = f"the weights of {base.init}" if base.init else "random weights"
@@ -204,7 +185,7 @@ def _check_start(base: TrainSettings, asked: Asked) -> None:
         )
 
 
-def with_start(plan: TrainSettings, asked: Asked) -> TrainSettings:
+def with_start(plan: TrainSettings, asked: TrainRequest) -> TrainSettings:
     """A plan whose weights come from the start that was asked for."""
     if asked.init is None:
         return plan
@@ -221,7 +202,9 @@ def with_start(plan: TrainSettings, asked: Asked) -> TrainSettings:
     return replace(plan, init=str(Path(asked.init).absolute()))
 
 
-def _tune_now(data: str | Path, init: str, asked: Asked, slurm: Mapping[str, str]) -> TrainSettings:
+def _tune_now(
+    data: str | Path, init: str, asked: TrainRequest, slurm: Mapping[str, str]
+) -> TrainSettings:
     """Loads torch: it is what the start is read with."""
     from lowtide.stages.start_weights import find_start, fitted_shape
 
@@ -246,7 +229,7 @@ def _tune_now(data: str | Path, init: str, asked: Asked, slurm: Mapping[str, str
     return finetune_settings(tuning, found, machine_for(asked, slurm))
 
 
-def machine_for(asked: Asked, slurm: Mapping[str, str]) -> Machine:
+def machine_for(asked: TrainRequest, slurm: Mapping[str, str]) -> Machine:
     """The CPU where that was asked for, else what is here."""
     if asked.device == "cpu":
         return cpu_machine(slurm, asked.memory)
@@ -269,7 +252,7 @@ def _count_windows(
 
 def _plan_now(
     data: str | Path,
-    asked: Asked,
+    asked: TrainRequest,
     slurm: Mapping[str, str],
     speeds: Path | None,
     listen: Listener,
@@ -322,7 +305,7 @@ def _time_here(
     return measured
 
 
-def with_wishes(base: TrainSettings, asked: Asked) -> TrainSettings:
+def with_wishes(base: TrainSettings, asked: TrainRequest) -> TrainSettings:
     """The settings with what was asked for; UsageError where they are of another model."""
     names = ("steps", "batch_tokens", "micro_batch", "recipe", "device", "seed", "tokenizer")
     wishes = {name: getattr(asked, name) for name in names if getattr(asked, name) is not None}

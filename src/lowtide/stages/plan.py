@@ -12,9 +12,11 @@ from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import UsageError
 from lowtide.model.shape import GPT2_VOCABULARY
 from lowtide.plan.machine import Machine, choose_machine
-from lowtide.plan.make_plan import Plan, PlanData, Wishes
+from lowtide.plan.make_plan import Plan, PlanData
 from lowtide.plan.make_plan import make_plan as plan_for
 from lowtide.plan.measured import read_speeds
+from lowtide.settings import PlanRequest
+from lowtide.stages.settings import settings_from
 
 _HELD_OUT = 0.005
 _NO_SLURM: Mapping[str, str] = MappingProxyType({})
@@ -22,33 +24,26 @@ _NO_SLURM: Mapping[str, str] = MappingProxyType({})
 
 def make_plan(
     data: str | Path,
+    asked: PlanRequest | None = None,
     *,
-    model: str | None = None,
-    gpu: str | None = None,
-    vram: str | None = None,
-    context: int | None = None,
-    hours: float | None = None,
-    tokens: int | None = None,
-    batch_tokens: int | None = None,
-    tokenizer: str | None = None,
     machine: Machine | None = None,
     slurm: Mapping[str, str] = _NO_SLURM,
     speeds: Path | None = None,
+    **chosen: object,
 ) -> Plan:
     """What to train on the dataset: `lowtide.make_plan("tokens", gpu="RTX 4070")`.
 
-    Reads the manifest, or the sizes of a peer's files, and asks the driver for the card. Never loads torch.
-    `speeds` is a file with what was measured here before.
+    Every flag of `lowtide plan` may be given by its name, or all of them as `asked`. Reads the manifest, or the
+    sizes of a peer's files, and asks the driver for the card. Never loads torch. `speeds` is a file with speeds
+    that were measured here before.
     """
-    wishes = Wishes(
-        model=model, context=context, hours=hours, tokens=tokens, batch_tokens=batch_tokens
-    )
-    found = _with_windows(look_at_data(data, tokenizer), context)
-    machine = machine or choose_machine(gpu=gpu, vram=vram, slurm=slurm)
-    if gpu is None and vram is None:  # a card that was only named is not here
+    asked = asked or settings_from(PlanRequest, chosen, see="see `lowtide plan --help`")
+    found = _with_windows(look_at_data(data, asked.tokenizer), asked.context)
+    machine = machine or choose_machine(gpu=asked.gpu, vram=asked.vram, slurm=slurm)
+    if asked.gpu is None and asked.vram is None:  # a card that was only named is not here
         known = read_speeds(speeds, machine.name)
         machine = replace(machine, measured=known + machine.measured)
-    return plan_for(found, machine, wishes)
+    return plan_for(found, machine, asked)
 
 
 def look_at_data(path: str | Path, tokenizer: str | None) -> PlanData:

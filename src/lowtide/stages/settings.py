@@ -5,15 +5,27 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 
 from lowtide.errors import UsageError, VerificationError
-from lowtide.settings import DEFAULT_VAL, TokenizeSettings, check_choices, refuse_unknown
+from lowtide.settings import (
+    DEFAULT_VAL,
+    TokenizeSettings,
+    check_choices,
+    declared_settings,
+    refuse_unknown,
+)
 from lowtide.shards.manifest import DatasetManifest
 from lowtide.source.examples.settings import BUILT_IN
 from lowtide.source.find_inputs import InputFile, InputKind
-from lowtide.storage.decode_json import convert_json
+from lowtide.storage.decode_json import convert_json, explain_field
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+_SettingsT = TypeVar("_SettingsT", bound="DataclassInstance")
 
 LEAST_CONTEXT = 2
 """One token to see and one to predict."""
@@ -26,21 +38,26 @@ _FEWEST_BYTES = 100_000
 """Of a shorter document nothing is held out by default: its tenth would say little."""
 
 
+def settings_from(of: type[_SettingsT], chosen: Mapping[str, object], *, see: str) -> _SettingsT:
+    """Settings out of named values; UsageError for a name or a value that is not one. `see` is a remedy."""
+    refuse_unknown(of, chosen)
+    check_choices(declared_settings(of), chosen)
+    try:
+        return convert_json(chosen, of)
+    except msgspec.ValidationError as cause:
+        name, reason = explain_field(cause)
+        raise UsageError(f"{name} is not valid: {reason}", remedy=see, setting=name) from cause
+
+
 def make_settings(chosen: Mapping[str, object]) -> TokenizeSettings:
     """Settings out of named values; an `eot` of None becomes what the format's readers expect.
 
     llm.c's want the end-of-text in front of each document, everyone else's behind.
     """
-    refuse_unknown(TokenizeSettings, chosen)
     resolved = dict(chosen)
     if resolved.get("eot") is None and resolved.get("examples") is None:
         resolved["eot"] = "start" if resolved.get("format") == "llmc" else "end"
-    try:
-        return convert_json(resolved, TokenizeSettings)
-    except msgspec.ValidationError as cause:
-        raise UsageError(
-            f"a setting is not valid: {cause}", remedy="see `lowtide tokenize --help`"
-        ) from cause
+    return settings_from(TokenizeSettings, resolved, see="see `lowtide tokenize --help`")
 
 
 def settings_of_manifest(manifest: DatasetManifest) -> TokenizeSettings:
@@ -99,22 +116,26 @@ def runs_jinja(settings: TokenizeSettings) -> bool:
 
 def check_settings(settings: TokenizeSettings) -> None:
     """Refuse what cannot be meant, before anything is read."""
-    check_choices(settings)
+    check_choices(declared_settings(TokenizeSettings), settings.as_record())
     if not is_share(settings.held_out_share):
         raise UsageError(
-            f"--val {settings.val!r} is not a share of the data",
-            remedy="pass a number from 0 (no validation) to below 1, such as `--val 0.0005`",
+            f"val cannot be {settings.val!r}: it is a share of the data",
+            remedy="choose a number from 0 (no validation) to below 1",
+            setting="val",
+            value=DEFAULT_VAL,
         )
     if not settings.separator:
         raise UsageError(
             "the separator is empty",
-            remedy="pass file, line, blank-line, or the text that stands between documents",
+            remedy="choose file, line, blank-line, or the text that stands between documents",
+            setting="separator",
         )
     if settings.examples is None:
         if settings.eot_token is not None and settings.placement == "none":
             raise UsageError(
-                "--eot-token names a token that `--eot none` leaves out",
-                remedy="leave out one of them",
+                f"the end-of-text token {settings.eot_token} is named, and placed nowhere",
+                remedy="leave out its name, or its placement of none",
+                setting="eot_token",
             )
         _refuse_settings_of_examples(settings)
     else:
@@ -130,19 +151,24 @@ def _refuse_settings_of_examples(settings: TokenizeSettings) -> None:
     for name in _OF_EXAMPLES:
         if getattr(settings, name) is not None:
             raise UsageError(
-                f"--{name.replace('_', '-')} is about examples, and the input is read as text",
-                remedy="pass `--examples chat`, instruction or completion too, or leave it out",
+                f"{name.replace('_', '-')} is about examples, and the input is read as text",
+                remedy="leave it out, or read chat, instruction or completion examples",
+                setting="examples",
+                value="chat",
             )
 
 
 def _check_examples(settings: TokenizeSettings) -> None:
     if settings.context is not None and settings.context < LEAST_CONTEXT:
         raise UsageError(
-            f"--context {settings.context} leaves no room for an example",
-            remedy=f"pass {LEAST_CONTEXT} or more, such as `--context 1024`",
+            f"a context of {settings.context} leaves no room for an example",
+            remedy=f"choose {LEAST_CONTEXT} or more",
+            setting="context",
+            value=1024,
         )
     if settings.separator != "file":
         raise UsageError(
-            "--separator parts documents of text, and examples are rows",
-            remedy="leave `--separator` out",
+            "separator parts documents of text, and examples are rows",
+            remedy="leave it out",
+            setting="separator",
         )

@@ -13,6 +13,7 @@ from lowtide.events import Listener, Note, ignore
 from lowtide.memory.budget import Budget, check_needs, choose_budget
 from lowtide.memory.limits import machine_limit
 from lowtide.plan.measured import MeasuredSpeed, remember_speed
+from lowtide.settings import TrainRequest
 from lowtide.stages.choose_run import ChosenRun
 from lowtide.stages.smoke import smoke
 from lowtide.stages.train import train
@@ -42,17 +43,13 @@ class StartedRun:
 def start_run(
     chosen: ChosenRun,
     out: str | Path,
+    asked: TrainRequest,
     *,
     environment: Mapping[str, str],
-    memory: str | None,
-    wandb: str | None,
-    only_smoke: bool,
-    without_smoke: bool,
     restart: bool,
     listen: Listener,
     should_stop: ShouldStop,
     speeds: Path | None = None,
-    accepts_weeks: bool = False,
 ) -> StartedRun:
     """Try, then train; a new run of half an hour or more is tried even when nobody asks.
 
@@ -60,28 +57,28 @@ def start_run(
     """
     ranks = ranks_of(environment)
     budget = _share_of(
-        choose_budget(memory, machine_limit(slurm=environment), generous=True), ranks
+        choose_budget(asked.memory, machine_limit(slurm=environment), generous=True), ranks
     )
     check_needs(budget, chosen.ram_needs)
     settings, report = chosen.settings, None
     checkpoints = find_checkpoints(Path(out))
     is_new = restart or not checkpoints
     is_over = not is_new and step_of(checkpoints[-1]) >= settings.steps
-    if is_new and not accepts_weeks and not only_smoke:
+    if is_new and not asked.yes and not asked.smoke:
         _refuse_weeks(chosen.hours, chosen.speed.basis if chosen.speed else "")
     if not ranks.leads:
         listen = ignore
-        if only_smoke:
+        if asked.smoke:
             return StartedRun(smoke=None, run=None)
     for line in [] if is_over else opening_lines(chosen):
         listen(Note(text=line))
     new_and_long = is_new and _is_long(chosen)
-    if only_smoke or (new_and_long and not without_smoke and ranks.world_size == 1):
+    if asked.smoke or (new_and_long and not asked.no_smoke and ranks.world_size == 1):
         listen(Note(text="trying ten steps, an evaluation, a checkpoint and a sample"))
         report = smoke(
             settings,
             out,
-            memory=memory,
+            memory=asked.memory,
             predicted_gpu_bytes=chosen.predicted_gpu_bytes,
             peak_flops=chosen.peak_flops,
             listen=listen,
@@ -90,10 +87,10 @@ def start_run(
         _remember(speeds, chosen, report.tokens_per_second)
         for line in smoke_lines(report, settings.micro_batch):
             listen(Note(text=line))
-        if only_smoke:
+        if asked.smoke:
             return StartedRun(smoke=report, run=None)
         refuse_problems(report)
-        if not accepts_weeks:
+        if not asked.yes:
             _refuse_weeks(report.hours, "measured on some steps")
         settings = replace(settings, micro_batch=report.micro_batch)
     result = train(
@@ -105,7 +102,7 @@ def start_run(
         should_stop=should_stop,
         ranks=ranks,
         peak_flops=chosen.peak_flops,
-        boards=open_boards(wandb, Path(out), settings) if ranks.leads else (),
+        boards=open_boards(asked.wandb, Path(out), settings) if ranks.leads else (),
     )
     _refuse_standstill(result, settings)
     if ranks.world_size == 1 and result.steps >= _TELLING_STEPS:

@@ -168,8 +168,9 @@ class TokenizerRun:
             return
         if progress.held_out_bytes:
             raise DataError(
-                f"all {self.counts.documents} documents are held out by --val {val}",
-                remedy="pass a smaller `--val`, or the `--separator` that ends documents",
+                f"all {self.counts.documents} documents are held out: val is {val}",
+                remedy="name the `--separator` that ends documents, or pass a smaller share",
+                setting="val",
             )
         if self.counts.bad_count:
             raise DataError(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from lowtide.errors import UsageError
-from lowtide.settings import END_OF_TEXT, TokenizerSettings, check_choices, refuse_unknown
-from lowtide.stages.settings import is_share
-from lowtide.storage.decode_json import convert_json
+from lowtide.settings import (
+    DEFAULT_VAL,
+    END_OF_TEXT,
+    TokenizerSettings,
+    check_choices,
+    declared_settings,
+)
+from lowtide.stages.settings import is_share, settings_from
 from lowtide.tokenizer.byte_pairs import unspell
 
 _BYTES = 256
@@ -20,17 +23,11 @@ _LONGEST_SPECIAL_BYTES = 1024
 
 def make_tokenizer_settings(chosen: Mapping[str, object]) -> TokenizerSettings:
     """Settings out of named values; sizes come in any order and leave ascending."""
-    refuse_unknown(TokenizerSettings, chosen)
     resolved = dict(chosen)
     sizes = resolved.get("vocab_size")
     if isinstance(sizes, Sequence):
         resolved["vocab_size"] = tuple(sorted(set(sizes)))
-    try:
-        return convert_json(resolved, TokenizerSettings)
-    except msgspec.ValidationError as cause:
-        raise UsageError(
-            f"a setting is not valid: {cause}", remedy="see `lowtide train-tokenizer --help`"
-        ) from cause
+    return settings_from(TokenizerSettings, resolved, see="see `lowtide train-tokenizer --help`")
 
 
 def normalise(settings: TokenizerSettings) -> TokenizerSettings:
@@ -52,29 +49,35 @@ def choose_special_tokens(named: Sequence[str], *, none: bool) -> tuple[str, ...
         raise UsageError(
             f"--no-special-token and --special-token {named[0]} contradict each other",
             remedy="leave out one of them",
+            setting="special_token",
         )
     return () if none else tuple(named) or (END_OF_TEXT,)
 
 
 def check_tokenizer_settings(settings: TokenizerSettings) -> None:
     """Refuse what cannot be meant, before anything is read."""
-    check_choices(settings)
+    check_choices(declared_settings(TokenizerSettings), settings.as_record())
     _check_special_tokens(settings.special_token)
     _check_sizes(settings)
     if settings.min_frequency < 0:
         raise UsageError(
-            f"--min-frequency {settings.min_frequency} is below zero",
-            remedy="pass how often a pair must come to be merged, such as 2",
+            f"min-frequency cannot be {settings.min_frequency}: it is below zero",
+            remedy="choose how often a pair must come to be merged",
+            setting="min_frequency",
+            value=2,
         )
     if not is_share(settings.val):
         raise UsageError(
-            f"--val {settings.val!r} is not a share of the data",
-            remedy="pass a number from 0 (learn from everything) to below 1, such as `--val 0.0005`",
+            f"val cannot be {settings.val!r}: it is a share of the data",
+            remedy="choose a number from 0 (learn from everything) to below 1",
+            setting="val",
+            value=DEFAULT_VAL,
         )
     if not settings.separator:
         raise UsageError(
             "the separator is empty",
-            remedy="pass file, line, blank-line, or the text that stands between documents",
+            remedy="choose file, line, blank-line, or the text that stands between documents",
+            setting="separator",
         )
 
 

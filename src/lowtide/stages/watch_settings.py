@@ -69,12 +69,12 @@ def choose_settings(
     if limit is None:
         limit_bytes, in_words = whole, f"{format_bytes(whole)}, {source}"
     else:
-        limit_bytes = _size(limit, "--limit", whole=whole)
+        limit_bytes = _size(limit, "limit", whole=whole)
         more = f", though {source} allows {format_bytes(whole)}" if limit_bytes > whole else ""
         in_words = format_bytes(limit_bytes) + more
         if most != "note":
             fence_bytes = limit_bytes + max(_LEAST_FENCE_BYTES, round(_FENCE_SHARE * limit_bytes))
-    keep_bytes = floor_bytes(total) if floor is None else _size(floor, "--floor", whole=total)
+    keep_bytes = floor_bytes(total) if floor is None else _size(floor, "floor", whole=total)
     named = f"{datetime.now().strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.jsonl"
     return WatchSettings(
         lines=Lines(limit_bytes=limit_bytes, floor_bytes=keep_bytes, most=Response[most.upper()]),
@@ -115,17 +115,19 @@ def state_folder(environment: Mapping[str, str]) -> Path:
     return (Path(home) if home else Path.home() / ".local/state") / "lowtide"
 
 
-def _size(text: str, flag: str, *, whole: int) -> int:
+def _size(text: str, setting: str, *, whole: int) -> int:
     """Bytes of a size such as `40GB`, or of a share such as `80%` of the whole."""
-    example = "80%" if flag == "--limit" else "2GiB"
+    example = "80%" if setting == "limit" else "2GiB"
     if text.strip().endswith("%"):
         share = _SHARE.fullmatch(text.strip())
         if share is None or not 0 < float(share[1]) <= 100:
             raise UsageError(
-                f"{text!r} is not a share", remedy=f"pass a size, as in `{flag} {example}`"
+                f"{text!r} is not a share", remedy="pass a size", setting=setting, value=example
             )
         return round(whole * float(share[1]) / 100)
     size = parse_bytes(text)
     if size <= 0:
-        raise UsageError(f"{flag} of {text} is nothing", remedy=f"pass `{flag} {example}`")
+        raise UsageError(
+            f"{setting} cannot be {text}", remedy="pass a size", setting=setting, value=example
+        )
     return size

@@ -51,6 +51,15 @@ def convert_json(value: object, kind: type[T]) -> T:
         raise msgspec.ValidationError(str(cause)) from cause
 
 
+def explain_field(error: msgspec.ValidationError) -> tuple[str, str]:
+    """The field that an error is about, and what is wrong with it.
+
+    "Expected `int`, got `str` - at `$.steps`" is about `steps`.
+    """
+    reason, _, place = str(error).partition(" - at `$")
+    return place.strip("`").lstrip("."), f"{reason[:1].lower()}{reason[1:]}"
+
+
 def explain(error: msgspec.ValidationError) -> str:
     """What msgspec says about a record, but with words in place of the patterns for names and digests."""
     message = str(error)

@@ -52,7 +52,9 @@ def measure_tokens(settings: EncodeSettings) -> Lengths:
             raise UsageError(
                 f"the tokenizer {vocabulary.name} changes text before it cuts it, so the text does not show "
                 "which tokens belong to an answer",
-                remedy="pass `--learn all`, or a tokenizer without a normalizer, such as gpt2",
+                remedy="take a tokenizer without a normalizer, such as gpt2, or learn everything",
+                setting="learn",
+                value="all",
             )
         for text, number in file.model.vocab.items():
             lengths[number] = len(text)  # a letter stands for a byte
@@ -75,7 +77,9 @@ def find_learnt(
     if (token_ends[-1] if len(token_ends) else 0) != text_bytes:
         raise SharedFaultError(
             "the bytes of the tokens do not add up to the text: this tokenizer leaves some out",
-            remedy="pass `--learn all`, or a tokenizer that knows every byte",
+            remedy="take a tokenizer that knows every byte, or learn everything",
+            setting="learn",
+            value="all",
         )
     spans = spans[spans[:, 0] < spans[:, 1]]
     borders = np.empty(2 * len(spans) + 2, dtype=np.int64)

@@ -279,8 +279,10 @@ def _published_ranks(name: str) -> bytes:
     except (OSError, ValueError, ImportError) as cause:  # requests' errors are OSErrors
         raise UsageError(
             f"{name} is neither in tiktoken's cache nor could it be fetched ({type(cause).__name__})",
-            remedy=f"pass a file, `--tokenizer {name}.tiktoken`, or set TIKTOKEN_CACHE_DIR to a folder "
-            "that tiktoken has filled on a machine with a network",
+            remedy="set TIKTOKEN_CACHE_DIR to a folder that tiktoken has filled on a machine with a network, "
+            "or name a file",
+            setting="tokenizer",
+            value=f"{name}.tiktoken",
         ) from cause
 
 

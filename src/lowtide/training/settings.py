@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Literal, TypeAlias
 
 import msgspec
 
 from lowtide.dataset.settings import WindowKind
 from lowtide.errors import UsageError
-from lowtide.model.needs import AttentionKind, Device, Precision, Recipe, StepKind
+from lowtide.model.needs import AttentionKind, Precision, StepKind
 from lowtide.model.shape import ModelShape
-from lowtide.storage.decode_json import convert_json
+from lowtide.settings import Device, Recipe
+from lowtide.storage.decode_json import convert_json, explain_field
 from lowtide.storage.sealed_json import JsonObject
 
 ScheduleKind: TypeAlias = Literal["cosine", "constant"]
@@ -25,47 +27,49 @@ _MOST = 1e31
 """Of a rate: float32, which steps are taken in, ends a little above."""
 _MOST_COUNT = 1 << 62
 """Of a seed and of counts, so that sums of them stay whole."""
+MAY_CHANGE: Mapping[str, bool] = {"may change": True}
+"""Marks a setting that a resumed run may have another value of; all others are fixed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainSettings:
     """Everything that decides the weights, but for rounding: `micro_batch`, recipe, device and compiler cut the
-    same step into other parts.
+    same step into other micro-batches.
     """
 
     model: str
     shape: ModelShape
-    data: str
+    data: str = field(metadata=MAY_CHANGE)
     batch_tokens: int
     """Of one step, over all ranks and parts."""
-    micro_batch: int
+    micro_batch: int = field(metadata=MAY_CHANGE)
     """Windows that go through the model at a time, on each rank."""
     steps: int
     learning_rate: float
     final_learning_rate: float
     warmup_steps: int
     split: str = "train"
-    val_split: str = "val"
+    val_split: str = field(default="val", metadata=MAY_CHANGE)
     val_fraction: float | None = None
     windows: WindowKind = "contiguous"
-    tokenizer: str | None = None
+    tokenizer: str | None = field(default=None, metadata=MAY_CHANGE)
     seed: int = 0
     weight_decay: float = 0.1
     beta1: float = 0.9
     beta2: float = 0.95
     clip: float = 1.0
-    recipe: Recipe = "fast"
-    compiled: bool = True
-    precision: Precision = "bfloat16"
-    device: Device = "cuda"
-    evaluate_every: int = 250
-    evaluate_windows: int = EVALUATED_WINDOWS
-    checkpoint_every: int = 1000
-    sample_every: int = 1000
+    recipe: Recipe = field(default="fast", metadata=MAY_CHANGE)
+    compiled: bool = field(default=True, metadata=MAY_CHANGE)
+    precision: Precision = field(default="bfloat16", metadata=MAY_CHANGE)
+    device: Device = field(default="cuda", metadata=MAY_CHANGE)
+    evaluate_every: int = field(default=250, metadata=MAY_CHANGE)
+    evaluate_windows: int = field(default=EVALUATED_WINDOWS, metadata=MAY_CHANGE)
+    checkpoint_every: int = field(default=1000, metadata=MAY_CHANGE)
+    sample_every: int = field(default=1000, metadata=MAY_CHANGE)
     attention: AttentionKind = "window"
     """`document`: no position looks into another document, and positions restart at each."""
     schedule: ScheduleKind = "cosine"
-    init: str | None = None
+    init: str | None = field(default=None, metadata=MAY_CHANGE)
     """What the weights come from at the very beginning; where a checkpoint stands, it is not looked at."""
     epochs: float | None = None
     """The data ends after so many, the last step perhaps short; None: it never does."""
@@ -112,25 +116,8 @@ class TrainSettings:
         return asdict(self)
 
 
-FIXED_ON_RESUME = (
-    "model",
-    "shape",
-    "split",
-    "val_fraction",
-    "windows",
-    "seed",
-    "batch_tokens",
-    "steps",
-    "learning_rate",
-    "final_learning_rate",
-    "warmup_steps",
-    "weight_decay",
-    "beta1",
-    "beta2",
-    "clip",
-    "attention",
-    "schedule",
-    "epochs",
+FIXED_ON_RESUME = tuple(
+    one.name for one in fields(TrainSettings) if not one.metadata.get("may change")
 )
 """What a resumed run may not change: it would be another run."""
 
@@ -158,8 +145,9 @@ def settings_of(record: JsonObject) -> TrainSettings:
     try:
         return convert_json(record, TrainSettings)
     except msgspec.ValidationError as cause:
+        name, reason = explain_field(cause)
         raise UsageError(
-            f"a setting of the run is not valid: {cause}",
+            f"the setting {name} of the run is not valid: {reason}",
             remedy="start a new run in another folder",
         ) from cause
 

@@ -58,7 +58,7 @@ _TEMPLATES_FAULT = (
 )
 _ADD_BLOCKS = (
     "put `{% generation %}` and `{% endgeneration %}` around what the assistant writes in the template, "
-    "or pass `--learn all`"
+    "or set `learn` to `all`"
 )
 
 
@@ -96,7 +96,7 @@ class JinjaRenderer:
         if is_changed and self._names.show(text) != self._run(messages):
             raise BadExampleError(
                 "the template looks at the name of a special token that a content holds; "
-                "`--special-in-text token` would take it for the token"
+                "`special-in-text` set to `token` would take it for the token"
             )
         places = self._around_names(text, places, end_too=not self._has_blocks)
         rendered = Rendered(parts=[], learnt=[])
@@ -199,7 +199,7 @@ class JinjaRenderer:
             raise
         except _TEMPLATES_FAULT as error:
             raise RefusedTemplateError(
-                _describe(error), remedy="fix the template, or pass another `--template`"
+                _describe(error), remedy="fix the template, or choose another"
             ) from error
         except jinja2.exceptions.UndefinedError as error:
             if "strftime_now" in str(error):

@@ -34,7 +34,7 @@ from lowtide.units import format_bytes, printable
 
 _MODULE = "lowtide.source.examples.render_child"
 _ENDED_BY_TIME = -signal.SIGPROF if hasattr(signal, "SIGPROF") else 1
-_MEND = "fix the template, or pass another `--template`"
+_MEND = "fix the template, or choose another"
 _LARGER = "pass a larger `--memory` if the example is large, or fix the template"
 _SIMPLER = "write it more simply; a chat template takes a page. Or pass a larger `--memory`"
 

@@ -31,7 +31,6 @@ from lowtide.units import KIB, format_bytes
 
 _TEMPLATE_LIMIT_BYTES = 64 * KIB
 TEMPLATE_FILE = "chat_template.jinja"
-_REMEDY = "pass `--template chatml`, `--template plain`, or the path of a Jinja file"
 _WITH_PROMPT = {
     CHATML: CHATML
     + """\
@@ -108,7 +107,7 @@ def load_template(
         return built_in.plain(SpecialNames(special_tokens, special_in_text), kind, end_of_text)
     source, own_names = _find(name)
     if not source.strip():
-        raise UsageError(f"template {name} is empty", remedy=_REMEDY)
+        raise _unusable(name, "is empty")
     from lowtide.source.examples.render_apart import JinjaTemplate  # a process for those who ask
 
     names = own_names or names
@@ -155,7 +154,9 @@ def parse_columns(text: str | None, kind: ExampleKind) -> dict[str, str]:
         if kind != "chat" or not text:
             raise UsageError(
                 f"{text!r} does not say which column it names",
-                remedy=f"write it as `--column {','.join(f'{name}=NAME' for name in known)}`",
+                remedy="name them all",
+                setting="column",
+                value=",".join(f"{name}=NAME" for name in known),
             )
         return {known[0]: text}
     columns: dict[str, str] = {}
@@ -163,8 +164,9 @@ def parse_columns(text: str | None, kind: ExampleKind) -> dict[str, str]:
         name, _, column = (side.strip() for side in item.partition("="))
         if name not in known or not column or name in columns:
             raise UsageError(
-                f"{item!r} in `--column` is not one of {', '.join(f'{each}=NAME' for each in known)}",
+                f"{item!r} is not one of {', '.join(f'{each}=NAME' for each in known)}",
                 remedy=f"for {kind} examples the names are {', '.join(known)}, each once",
+                setting="column",
             )
         columns[name] = column
     _check_distinct(columns, kind)
@@ -178,8 +180,9 @@ def _check_distinct(columns: Mapping[str, str], kind: ExampleKind) -> None:
         for column in taken:
             if taken.count(column) > 1:
                 raise UsageError(
-                    f"`--column` gives {column!r} two meanings",
+                    f"the column {column!r} has two meanings",
                     remedy="name a column of its own for each",
+                    setting="column",
                 )
 
 
@@ -195,15 +198,9 @@ def _find(name: str) -> tuple[str, TokenNames | None]:
             return _from_file(template), read_token_names(path)
         if config.is_file():
             return _from_config(config)
-        raise UsageError(
-            f"template {name} is a folder without {TEMPLATE_FILE} or {CONFIG_FILE}",
-            remedy=_REMEDY,
-        )
+        raise _unusable(name, f"is a folder without {TEMPLATE_FILE} or {CONFIG_FILE}")
     if not path.is_file():
-        raise UsageError(
-            f"template {name} is neither built in ({', '.join(BUILT_IN)}) nor a file",
-            remedy=_REMEDY,
-        )
+        raise _unusable(name, f"is neither built in ({', '.join(BUILT_IN)}) nor a file")
     return _from_config(path) if path.suffix == ".json" else (_from_file(path), None)
 
 
@@ -213,14 +210,9 @@ def _from_file(path: Path) -> str:
         with path.open("rb") as file:
             data = file.read(limit_bytes + 1)
     except OSError as error:
-        raise UsageError(
-            f"template {path} cannot be read: {error.strerror or error}",
-            remedy="make it readable for this user, or pass another `--template`",
-        ) from error
+        raise _unusable(path, f"cannot be read: {error.strerror or error}") from error
     if len(data) > limit_bytes:
-        raise UsageError(
-            f"template {path} is larger than {format_bytes(limit_bytes)}", remedy=_REMEDY
-        )
+        raise _unusable(path, f"is larger than {format_bytes(limit_bytes)}")
     try:
         return data.decode("utf-8-sig").replace("\r\n", "\n")
     except UnicodeDecodeError as error:
@@ -228,6 +220,14 @@ def _from_file(path: Path) -> str:
             f"template {path} is not UTF-8: {error.reason} at byte {error.start}",
             remedy="save it as UTF-8 text",
         ) from error
+
+
+def _unusable(template: str | Path, why: str) -> UsageError:
+    return UsageError(
+        f"template {template} {why}",
+        remedy="choose chatml, plain, or a Jinja file that this user may read",
+        setting="template",
+    )
 
 
 def _from_config(path: Path) -> tuple[str, TokenNames | None]:
@@ -240,10 +240,8 @@ def _from_config(path: Path) -> tuple[str, TokenNames | None]:
         }
         source = named.get("default")
     if not isinstance(source, str):
-        raise UsageError(f"template {path} holds no chat_template", remedy=_REMEDY)
+        raise _unusable(path, "holds no chat_template")
     if len(source) > _TEMPLATE_LIMIT_BYTES:
-        raise UsageError(
-            f"template {path} is larger than {format_bytes(_TEMPLATE_LIMIT_BYTES)}", remedy=_REMEDY
-        )
+        raise _unusable(path, f"is larger than {format_bytes(_TEMPLATE_LIMIT_BYTES)}")
     beside = read_token_names(path.parent) if path.name == CONFIG_FILE else None
     return source, beside or names_in(config)

@@ -13,11 +13,11 @@ from pathlib import Path
 from lowtide.errors import UsageError
 from lowtide.plan.finetune import FineTuning, finetune_settings
 from lowtide.plan.machine import Machine
-from lowtide.plan.make_plan import PlanData, Wishes, make_plan
+from lowtide.plan.make_plan import PlanData, make_plan
 from lowtide.plan.measured import read_speeds
 from lowtide.plan.plan_file import read_plan
+from lowtide.settings import SETTINGS_NAME, PlanRequest, TrainRequest
 from lowtide.stages.choose_run import (
-    Asked,
     ChosenRun,
     as_it_stands,
     check_epochs,
@@ -29,11 +29,10 @@ from lowtide.stages.choose_run import (
 )
 from lowtide.stages.inbox.prepare import PreparedInbox, prepare_inbox
 from lowtide.stages.inbox.settings import (
-    SETTINGS_NAME,
     InboxSettings,
     beside,
+    naming_the_line,
     read_inbox_settings,
-    told_of_toml,
 )
 from lowtide.storage.paths import as_path
 from lowtide.storage.publish import storage_errors
@@ -59,37 +58,37 @@ class ChosenInbox:
 
 
 def choose_inbox_run(
-    folder: str | Path,
     out: str | Path,
-    asked: Asked,
+    asked: TrainRequest,
     *,
     restart: bool,
     slurm: Mapping[str, str],
     speeds: Path | None = None,
 ) -> ChosenInbox:
     """Settings that fit the machine; UsageError or DoesNotFitError before anything starts."""
-    _refuse_what_has_no_place(asked, as_path(folder))
-    reading = read_inbox_settings(Path(folder))
+    folder = as_path(str(asked.inbox))
+    _refuse_what_has_no_place(asked, folder)
+    reading = read_inbox_settings(folder)
     with storage_errors(as_path(out), doing="read"):
         stands = (Path(out) / RUN_NAME).exists() and not restart
     if stands:
         refuse_other_kind(Path(out), inbox=True)
         base = as_it_stands(Path(out), asked)
     elif asked.plan is not None:
-        base = with_start(read_plan(asked.plan), asked)
+        base = with_start(read_plan(Path(asked.plan)), asked)
     else:
-        base = _begin(reading, Path(folder), asked, slurm, speeds)
+        base = _begin(reading, folder, asked, slurm, speeds)
     epochs = asked.epochs or base.epochs or 1.0
-    settings = with_wishes(_for_inbox(base, reading, Path(folder)), replace(asked, epochs=None))
+    settings = with_wishes(_for_inbox(base, reading, folder), replace(asked, epochs=None))
     run = fit_to_machine(
         replace(settings, epochs=epochs), slurm=slurm, speeds=speeds, memory=asked.memory
     )
-    inbox = prepare_inbox(Path(folder), reading, context=settings.shape.context)
+    inbox = prepare_inbox(folder, reading, context=settings.shape.context)
     _refuse_unknown_words(inbox, settings)
     return ChosenInbox(run=run, inbox=inbox)
 
 
-def _refuse_what_has_no_place(asked: Asked, folder: Path) -> None:
+def _refuse_what_has_no_place(asked: TrainRequest, folder: Path) -> None:
     if asked.steps is not None:
         raise UsageError(
             "an inbox has no last step",
@@ -108,7 +107,7 @@ def _refuse_unknown_words(inbox: PreparedInbox, settings: TrainSettings) -> None
     known = settings.shape.vocabulary_size
     if inbox.vocabulary_size > known:
         raise UsageError(
-            f"the tokenizer {inbox.settings.tokenizer} has {inbox.vocabulary_size} tokens, and the model knows "
+            f"the tokenizer {inbox.tokenize.tokenizer} has {inbox.vocabulary_size} tokens, and the model knows "
             f"{known}",
             remedy=f"set the model's own `tokenizer` in {inbox.folder / SETTINGS_NAME}",
         )
@@ -117,14 +116,14 @@ def _refuse_unknown_words(inbox: PreparedInbox, settings: TrainSettings) -> None
 def _begin(
     reading: InboxSettings,
     folder: Path,
-    asked: Asked,
+    asked: TrainRequest,
     slurm: Mapping[str, str],
     speeds: Path | None,
 ) -> TrainSettings:
     """Settings of a new run. Without a start, the model that a plan would take for plenty of data."""
     machine = machine_for(asked, slurm)
-    with told_of_toml(folder):
-        vocabulary_size = load_vocabulary(beside(reading.tokenizer, folder)).size
+    with naming_the_line(folder):
+        vocabulary_size = load_vocabulary(beside(reading.tokenize.tokenizer, folder)).size
     data = PlanData(
         path=str(folder.absolute()),
         train_tokens=_PLENTY_OF_TOKENS,
@@ -132,22 +131,24 @@ def _begin(
         vocabulary_known=True,
         tokenizer=None,
         val_fraction=None,
-        learnt_tokens=None if reading.examples == "none" else _PLENTY_OF_TOKENS,
+        learnt_tokens=None if reading.tokenize.examples is None else _PLENTY_OF_TOKENS,
     )
     if asked.init is not None:
-        return _tune(asked.init, asked, data, machine, context=asked.context or reading.context)
-    wishes = Wishes(
+        return _tune(
+            asked.init, asked, data, machine, context=asked.context or reading.tokenize.context
+        )
+    wanted = PlanRequest(
         model=asked.model,
-        context=asked.context or reading.context,
+        context=asked.context or reading.tokenize.context,
         batch_tokens=asked.batch_tokens,
     )
     machine = replace(machine, measured=read_speeds(speeds, machine.name))
-    settings = make_plan(data, machine, wishes).settings
+    settings = make_plan(data, machine, wanted).settings
     return replace(settings, warmup_steps=min(settings.warmup_steps, _MOST_WARMUP_STEPS))
 
 
 def _tune(
-    init: str, asked: Asked, data: PlanData, machine: Machine, *, context: int | None
+    init: str, asked: TrainRequest, data: PlanData, machine: Machine, *, context: int | None
 ) -> TrainSettings:
     from lowtide.stages.start_weights import find_start, fitted_shape
 
@@ -174,6 +175,6 @@ def _for_inbox(base: TrainSettings, reading: InboxSettings, folder: Path) -> Tra
         val_fraction=None,
         tokenizer=None,
     )
-    if reading.examples == "none":
+    if reading.tokenize.examples is None:
         return settings
     return replace(settings, windows="document", attention="document")

@@ -19,11 +19,11 @@ from pathlib import Path
 
 from lowtide.errors import DataError, StorageError
 from lowtide.guard.open_files import FileId, find_written
+from lowtide.settings import SETTINGS_NAME
 from lowtide.source.find_inputs import is_left_out, is_row_file, is_text_file
 from lowtide.source.utf8 import is_encodable
 from lowtide.stages.inbox.ledger import Entry, Ledger
 from lowtide.stages.inbox.prepare import PreparedInbox
-from lowtide.stages.inbox.settings import SETTINGS_NAME
 from lowtide.storage.fingerprint import fingerprint_file
 
 LOOK_SECONDS = 2.0
@@ -184,10 +184,11 @@ class Intake:
         self._scan = FolderScan(
             inbox.folder,
             marker=inbox.settings.marker,
-            takes_text=inbox.settings.examples == "none",
+            takes_text=inbox.tokenize.examples is None,
             is_known=self._is_known,
         )
-        self._own = {SETTINGS_NAME, inbox.settings.template, inbox.settings.tokenizer}
+        named = inbox.settings.tokenize
+        self._own = {SETTINGS_NAME, named.template, named.tokenizer}
         self._told: set[str] = set()
         """Names of which something was said already."""
         self._is_away = False

@@ -10,7 +10,11 @@ import xxhash
 
 from lowtide.memory.budget import Budget
 from lowtide.settings import TokenizeSettings
-from lowtide.stages.inbox.settings import InboxSettings, tokenize_settings, told_of_toml
+from lowtide.stages.inbox.settings import (
+    InboxSettings,
+    naming_the_line,
+    settings_for_model,
+)
 from lowtide.stages.run_source import RunSource, inbox_source
 from lowtide.stages.settings import runs_jinja
 from lowtide.stages.spend import smallest_budget
@@ -50,8 +54,8 @@ def prepare_inbox(folder: Path, settings: InboxSettings, *, context: int) -> Pre
     """For a model with windows of `context` tokens. A template or tokenizer that cannot be loaded is a
     UsageError now, and not the fault of every file later."""
     folder = folder.absolute()
-    named = tokenize_settings(settings, folder, context=context)
-    with told_of_toml(folder):
+    named = settings_for_model(settings, folder, context=context)
+    with naming_the_line(folder):
         vocabulary = load_vocabulary(named.tokenizer)
         if named.examples is not None:
             named = _with_template(named, vocabulary)
@@ -93,9 +97,7 @@ def _chat_template(named: TokenizeSettings, vocabulary: Vocabulary) -> str | Non
 
 def _record(settings: InboxSettings, named: TokenizeSettings, vocabulary: Vocabulary) -> JsonObject:
     """What a run may not change on its way. Where files lie, and how they are marked, it may."""
-    record: JsonObject = {
-        name: value for name, value in settings.as_record().items() if name != "marker"
-    }
+    record = settings.as_record()
     record |= {"learn": named.learn, "too_long": named.too_long, "context": named.context}
     record["tokenizer_content"] = vocabulary.fingerprint
     if named.template_text is not None:

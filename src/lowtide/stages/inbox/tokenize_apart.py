@@ -31,7 +31,6 @@ from lowtide.errors import (
 from lowtide.events import Listener, Note
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.stages.folder import hold_lock
-from lowtide.stages.inbox.settings import in_toml
 from lowtide.stages.inbox.tokenize_child import Report, Request
 from lowtide.units import printable
 
@@ -175,7 +174,7 @@ def _judge(child: _Child, name: str) -> Refused | None:
         raise _died(child, name)
     if report.ends_run:
         kind = _KINDS.get(report.kind, LowtideError)
-        raise kind(in_toml(report.problem), remedy=in_toml(report.remedy))
+        raise kind(report.problem, remedy=report.remedy)
     return Refused(reason=report.problem) if report.kind else None
 
 

@@ -18,6 +18,7 @@ import msgspec
 from lowtide.errors import DataError, LowtideError, SharedFaultError, UsageError
 from lowtide.events import Event, Note
 from lowtide.settings import TokenizeSettings
+from lowtide.stages.inbox.settings import as_line
 from lowtide.stages.stop_signals import listen_for_stops
 from lowtide.stages.watch_run import ShouldStop
 
@@ -129,7 +130,7 @@ def _report(error: LowtideError, *, ends_run: bool) -> Report:
     return Report(
         kind=type(error).__name__,
         problem=error.problem,
-        remedy=error.remedy,
+        remedy=error.remedy_as(as_line),
         ends_run=ends_run,
     )
 

@@ -21,6 +21,7 @@ from lowtide.events import Listener, Note, ignore
 from lowtide.memory.allocator import give_back
 from lowtide.memory.budget import Budget, check_needs, choose_budget
 from lowtide.memory.limits import machine_limit
+from lowtide.settings import TrainRequest
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.stages.inbox.choose import ChosenInbox
 from lowtide.stages.inbox.file_shards import WORK_NAME, FileShards
@@ -60,11 +61,9 @@ _NAP_SECONDS = 0.1
 def start_inbox(
     chosen: ChosenInbox,
     out: str | Path,
+    asked: TrainRequest,
     *,
     environment: Mapping[str, str],
-    memory: str | None,
-    wandb: str | None,
-    until_empty: bool,
     restart: bool,
     listen: Listener,
     should_stop: ShouldStop,
@@ -75,7 +74,7 @@ def start_inbox(
             "an inbox is trained on by one process alone",
             remedy="start it without torchrun; or `lowtide tokenize` the files, and train on that by several",
         )
-    budget = choose_budget(memory, machine_limit(slurm=environment), generous=True)
+    budget = choose_budget(asked.memory, machine_limit(slurm=environment), generous=True)
     needs = {**chosen.run.ram_needs, "tokenizing a file": chosen.inbox.least_bytes}
     check_needs(budget, needs)
     for line in opening_lines(chosen):
@@ -84,14 +83,14 @@ def start_inbox(
         chosen.inbox,
         out,
         chosen.run.settings,
-        until_empty=until_empty,
+        until_empty=asked.until_empty,
         memory=budget,
         restart=restart,
         listen=listen,
         should_stop=should_stop,
         environment=environment,
         peak_flops=chosen.run.peak_flops,
-        boards=open_boards(wandb, Path(out), chosen.run.settings),
+        boards=open_boards(asked.wandb, Path(out), chosen.run.settings),
     )
 
 
@@ -100,9 +99,8 @@ def opening_lines(chosen: ChosenInbox) -> list[str]:
     settings, inbox = chosen.run.settings, chosen.inbox
     size = format_count(settings.shape.parameter_count)
     place = cpu_in_words() if settings.device == "cpu" else chosen.run.machine_name or "the GPU"
-    kind = (
-        "documents" if inbox.settings.examples == "none" else f"{inbox.settings.examples} examples"
-    )
+    examples = inbox.tokenize.examples
+    kind = "documents" if examples is None else f"{examples} examples"
     epochs = f"{settings.epochs or 1:g} epoch{'' if settings.epochs == 1 else 's'}"
     lines = [
         f"{settings.model}, {size} parameters, windows of {settings.shape.context} tokens, recipe "
@@ -282,7 +280,7 @@ class _InboxLoop:
             tell_held_out(run, self._settings, digest, self._context.listen)
         elif not self._told_nothing_held_out:
             self._told_nothing_held_out = True
-            tell_nothing_held_out(self._inbox.settings.val, self._context.listen)
+            tell_nothing_held_out(self._inbox.tokenize.held_out_share, self._context.listen)
 
     def _count(self, entry: Entry) -> tuple[Entry, TokenDataset | None]:
         """The file's windows, and its steps in the ledger; no windows where all of it is held out."""
