@@ -14,8 +14,8 @@ from typing import TypeAlias
 from lowtide.events import Note
 from lowtide.guard.forecast import Forecast
 from lowtide.guard.job import JobEnd
-from lowtide.guard.reading import GpuReading, Reading
-from lowtide.guard.stages import Alert
+from lowtide.memory.pressure import Alert
+from lowtide.memory.reading import GpuReading, Reading
 from lowtide.storage.publish import make_private, storage_errors
 from lowtide.units import format_bytes, printable
 

@@ -26,32 +26,23 @@ def kib_fields(text: str) -> dict[str, int]:
 
 
 def machine_memory(root: Path = Path("/")) -> tuple[int, int]:
-    """Available and installed memory in bytes, from `/proc/meminfo` or, where that is missing, from psutil."""
-    available, installed = available_bytes(root), total_ram_bytes(root)
-    if available is None or installed is None:
-        return available_ram_bytes(), installed_ram_bytes()
-    return available, installed
+    """Memory that can be taken without swapping, and installed memory, in bytes.
 
-
-def available_bytes(root: Path) -> int | None:
-    """MemAvailable: what can be taken without swapping. `None` without a Linux `/proc`."""
-    return kib_fields(read_text(root / "proc/meminfo") or "").get("MemAvailable")
-
-
-def total_ram_bytes(root: Path) -> int | None:
-    """MemTotal: what the kernel manages. `None` without a Linux `/proc`."""
-    return kib_fields(read_text(root / "proc/meminfo") or "").get("MemTotal")
-
-
-def available_ram_bytes() -> int:
-    """Memory that can be taken without swapping, as far as psutil can tell."""
+    From `/proc/meminfo` or, where that is missing, from psutil.
+    """
+    fields = kib_fields(read_text(root / "proc/meminfo") or "")
+    if "MemAvailable" in fields and "MemTotal" in fields:
+        return fields["MemAvailable"], fields["MemTotal"]
     import psutil  # type: ignore[import-untyped, unused-ignore] # seldom needed, slow to load
 
-    return int(psutil.virtual_memory().available)
+    memory = psutil.virtual_memory()
+    return int(memory.available), int(memory.total)
 
 
-def installed_ram_bytes() -> int:
-    """The machine's memory, as psutil tells it."""
-    import psutil  # type: ignore[import-untyped, unused-ignore]
-
-    return int(psutil.virtual_memory().total)
+def stalled_percent(root: Path = Path("/")) -> float | None:
+    """12.5 out of `full avg10=12.50 avg60=…` in `/proc/pressure/memory`; None where the kernel has no PSI."""
+    for line in (read_text(root / "proc/pressure/memory") or "").splitlines():
+        kind, _, rest = line.partition(" avg10=")
+        if kind == "full":
+            return float(rest.split(" ")[0])
+    return None

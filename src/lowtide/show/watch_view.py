@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import pairwise
 from time import monotonic
 from typing import TYPE_CHECKING, TextIO
 
 from lowtide.events import Note
 from lowtide.guard.alerts import Watched, WatchListener, WatchResult, heaviest_of
-from lowtide.guard.forecast import Forecast, History
-from lowtide.guard.reading import GpuReading, Reading
-from lowtide.guard.stages import ASK_SHARE, NOTE_SHARE, Alert, Response
+from lowtide.guard.forecast import Forecast
+from lowtide.memory.pressure import Alert, Lines, Stage, judge
+from lowtide.memory.reading import GpuReading, Reading
+from lowtide.series import Series
 from lowtide.show.progress import as_long_as_it_is_heard, note_line
 from lowtide.show.results import print_json
 from lowtide.units import format_bytes, format_seconds, printable
@@ -24,7 +26,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 _ROWS = 4
 _LEAST_COLUMNS, _MOST_COLUMNS, _WORDS_COLUMNS = 10, 100, 18
 _LINE_SECONDS = 60.0
-_STAGES = {Response.NOTE: "note", Response.ASK: "asking it to stop", Response.END: "ending it"}
+_STAGES = {Stage.NOTE: "note", Stage.ASK: "asking it to stop", Stage.END: "ending it"}
 
 
 @contextmanager
@@ -79,7 +81,7 @@ def show_watched(result: WatchResult, limit_bytes: int, *, as_json: bool, quiet:
         sys.stderr.write(f"lowtide: {printable(result_line(result, limit_bytes))}\n")
 
 
-def draw_history(values: list[int], limit: int, *, rows: int = _ROWS) -> list[str]:
+def draw_history(values: Sequence[float], limit: int, *, rows: int = _ROWS) -> list[str]:
     """Lines of a picture, the highest first, as high as the limit. One row is a sparkline: `▁▂▃█`."""
     steps = [
         min(8 * rows, max(1, round(8 * rows * value / limit))) if limit else 1 for value in values
@@ -97,7 +99,7 @@ def reading_line(reading: Reading, limit_bytes: int) -> str:
         count,
         f"{format_bytes(reading.private_bytes)} private of {format_bytes(limit_bytes)}",
         f"{format_bytes(reading.mapped_bytes)} page cache mapped",
-        f"{format_bytes(reading.available_bytes)} left on the machine",
+        f"{format_bytes(reading.available_bytes or 0)} left on the machine",
     ]
     if reading.swapped_bytes:
         parts.insert(2, f"{format_bytes(reading.swapped_bytes)} swapped out")
@@ -148,7 +150,7 @@ def _screen(stream: TextIO, limit_bytes: int) -> Iterator[WatchListener]:
     from rich.live import Live
 
     console = Console(file=stream)
-    history = History(most_cells=256)
+    history = Series(256)
     forecast: Forecast | None = None
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
@@ -168,16 +170,20 @@ def _screen(stream: TextIO, limit_bytes: int) -> Iterator[WatchListener]:
 
 
 def _picture(
-    reading: Reading, history: History, limit_bytes: int, forecast: Forecast | None, width: int
+    reading: Reading, history: Series, limit_bytes: int, forecast: Forecast | None, width: int
 ) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     columns = max(_LEAST_COLUMNS, min(width - _WORDS_COLUMNS, _MOST_COLUMNS))
-    values = list(history.last_of(columns))
+    highs = [point.high for point in history.points()]
+    columns = min(columns, len(highs))
+    edges = [number * len(highs) // columns for number in range(columns + 1)]
+    values = [max(highs[first:end]) for first, end in pairwise(edges)]
     share = reading.used_bytes / limit_bytes if limit_bytes else 0.0
-    style = "red" if share >= ASK_SHARE else "yellow" if share >= NOTE_SHARE else "green"
+    stage, _ = judge(reading, Lines(limit_bytes=limit_bytes, floor_bytes=0))
+    style = ("green", "yellow", "red")[stage]
     rows = draw_history(values, limit_bytes)
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("process")

@@ -24,7 +24,7 @@ from lowtide.guard.alerts import (
     append_alert,
     stage_name,
 )
-from lowtide.guard.forecast import Forecast, History, forecast
+from lowtide.guard.forecast import Forecast, forecast
 from lowtide.guard.job import (
     Asking,
     Job,
@@ -35,9 +35,11 @@ from lowtide.guard.job import (
     start_job,
     written_file,
 )
-from lowtide.guard.reading import GpuReading, Reader, Reading, open_gpus
-from lowtide.guard.stages import Alert, Pace, Response, Steps
+from lowtide.guard.reading import Reader, open_gpus
 from lowtide.journal import Journal
+from lowtide.memory.pressure import Alert, Pace, Stage, Steps
+from lowtide.memory.reading import GpuReading, Reading
+from lowtide.series import Series
 from lowtide.stages.keep_journal import begin_journal
 from lowtide.stages.watch_settings import WatchSettings, refuse_own_end
 from lowtide.storage.publish import make_private, storage_errors
@@ -105,7 +107,7 @@ class _Watching:
         self._listen = listen
         self._steps = Steps(settings.lines)
         self._hooks = Hooks(settings.on_alert, environment)
-        self._history = History()
+        self._history = Series(512)
         self._given_up: set[str] = set()
         self._timeline = Timeline(settings, job, command, on_failure=self._give_up)
         self._asking: Asking | None = None
@@ -167,7 +169,7 @@ class _Watching:
             where = f"the job has a {box.how} of its own, where the kernel enforces {fence}"
         elif box is not None:
             why = "none was named"
-            if self._settings.lines.most is Response.NOTE:
+            if self._settings.lines.most is Stage.NOTE:
                 why = "`--until note` only reports"
             where = f"the job has a {box.how} of its own, without a limit, for {why}"
         return f"limit {words}; {where}"
@@ -194,14 +196,14 @@ class _Watching:
 
     def _choose_asking(self, reading: Reading) -> None:
         """Begin to ask when the threshold is passed; a job that gave back enough is asked no more."""
-        if self._steps.stage >= Response.ASK and self._asking is None:
+        if self._steps.stage >= Stage.ASK and self._asking is None:
             self._asking = Asking(
                 job=self._job,
                 grace_seconds=self._settings.grace_seconds,
                 stop_file=self._settings.stop_file,
                 began=reading.at,
             )
-        elif self._steps.stage < Response.ASK and self._asking is not None:
+        elif self._steps.stage < Stage.ASK and self._asking is not None:
             self._asking.withdraw()
             self._asking = None
 
@@ -210,8 +212,8 @@ class _Watching:
         if self._asking is None or self._forced:
             return
         self._note(self._asking.go_on(now))
-        may_end = self._settings.lines.most >= Response.END
-        passed = self._steps.stage is Response.END and self._asking.has_had_a_moment(now)
+        may_end = self._settings.lines.most >= Stage.END
+        passed = self._steps.stage is Stage.END and self._asking.has_had_a_moment(now)
         if may_end and (passed or self._asking.is_over(now)):
             self._forced = True
             self._note(f"sending SIGKILL to the {len(self._job.members())} processes of the job")
@@ -226,7 +228,7 @@ class _Watching:
         self._reported_seconds = found.seconds
         self._timeline.forecast(found)
         self._listen(found)
-        self._send(Alert(stage=Response.NOTE, reason=found.in_words, top=reading.top), reading)
+        self._send(Alert(stage=Stage.NOTE, reason=found.in_words, top=reading.top), reading)
 
     def _send(self, alert: Alert, reading: Reading) -> None:
         """Pass an alert to the file of alerts and to the user's command."""

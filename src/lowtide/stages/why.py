@@ -27,7 +27,7 @@ from lowtide.guard.why.kernel_log import read_kernel_log
 from lowtide.guard.why.verdict import Verdict, judge
 from lowtide.journal import LOG_NAME, LogSpan, Session, is_journal, read_session
 from lowtide.memory.meter import measure_tree
-from lowtide.memory.proc_files import kib_fields, read_text, total_ram_bytes
+from lowtide.memory.proc_files import kib_fields, machine_memory, read_text
 from lowtide.storage.publish import storage_errors
 
 _MOST_TIMELINES = 200
@@ -309,7 +309,7 @@ def _look_at_machine(folder: Path | None) -> MachineFacts:
     return MachineFacts(
         now=time.time(),
         boot_at=float(boots[0]) if boots else None,
-        total_ram_bytes=total_ram_bytes(Path("/")),
+        total_ram_bytes=machine_memory()[1],
         swap_bytes=kib_fields(read_text(Path("/proc/meminfo")) or "").get("SwapTotal"),
         free_disk_bytes=free_bytes,
         own_process_ids=namespace != _MACHINE_PID_NAMESPACE,

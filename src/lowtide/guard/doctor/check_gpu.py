@@ -19,9 +19,9 @@ from lowtide.child import kill_session, python_command
 from lowtide.events import Note
 from lowtide.guard.doctor.check_software import is_installed
 from lowtide.guard.doctor.checks import NOT_TRIED, Check, Examination, advice, ok, problem
-from lowtide.guard.reading import GpuReading
 from lowtide.memory.limits import machine_limit
 from lowtide.memory.proc_files import read_text
+from lowtide.memory.reading import GpuReading
 from lowtide.units import GIB, MIB, format_bytes, format_seconds
 
 _QUESTION = "--query-gpu=driver_version,memory.total,memory.used,name"

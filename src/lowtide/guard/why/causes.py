@@ -89,9 +89,9 @@ def _take_less(evidence: Evidence) -> Iterator[str]:
     if session is not None and session.kind in _OURS:
         yield "pass a smaller `--memory`: the same result in less, and it resumes"
         return
-    middle = session.middle.private_bytes if session and session.middle else None
-    last = session.last.private_bytes if session and session.last else None
-    if middle is not None and last is not None and last >= _GROWN * max(middle, MIB):
+    middle = session.middle_bytes if session else None
+    last = session.last.private_bytes if session and session.last else 0
+    if middle is not None and last >= _GROWN * max(middle, MIB):
         sizes = f"{format_bytes(middle)} halfway and {format_bytes(last)} at the last look"
         yield f"find what grows: it held {sizes}"
     yield "take less at a time: smaller batches, fewer workers, files streamed instead of loaded whole"

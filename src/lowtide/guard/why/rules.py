@@ -458,7 +458,7 @@ def _short_of_memory(evidence: Evidence, ended: str) -> Finding:
     reading = evidence.reading
     assert reading is not None, "memory is short only where it was read"
     if evidence.short_of == "cgroup":
-        held, limit = reading.private_bytes or 0, reading.cgroup_limit_bytes or 0
+        held, limit = reading.private_bytes, reading.cgroup_limit_bytes or 0
         why = f"{ended} when it held {format_bytes(held)} of the {format_bytes(limit)} its cgroup allows"
         return Finding(cause="out of memory: its cgroup", sureness="possible", why=why)
     free = format_bytes(reading.available_bytes or 0)

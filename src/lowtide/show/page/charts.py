@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
+from lowtide.series import Point
 from lowtide.show.page.facts import Forecast, RunFacts
-from lowtide.show.page.series import Point
 from lowtide.svg import Unit
 from lowtide.units import format_bytes
 

@@ -135,9 +135,9 @@ def _samples(facts: RunFacts) -> Iterator[str]:
     if not facts.samples.count:
         return
     texts = "".join(
-        f"<li><h3>{'Step ' + format(one.step, ',') if one.step is not None else 'A sample'}</h3>"
-        f'<p class="sample" dir="auto">{escape(one.text, 2400)}</p></li>'
-        for one in facts.samples
+        f"<li><h3>{'A sample' if step is None else f'Step {step:,}'}</h3>"
+        f'<p class="sample" dir="auto">{escape(text, 2400)}</p></li>'
+        for step, text in facts.samples
     )
     more = _more(facts.samples.left_out, "sample")
     yield f'<section id="samples"><h2>Samples of text</h2><ol class="samples">{texts}</ol>{more}</section>\n'

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import TypeAlias
 
+from lowtide.series import Point
 from lowtide.show.page.charts import Chart, Level, Line, Pick
 from lowtide.show.page.facts import RunFacts
 from lowtide.show.page.scales import HEIGHT, WIDTH, TimeAxis, ValueAxis, make_value_axis
-from lowtide.show.page.series import Point
 from lowtide.svg import escape, value_words
 from lowtide.units import format_seconds
 
@@ -152,9 +152,9 @@ def _marks(chart: Chart, facts: RunFacts, x: TimeAxis, y: ValueAxis) -> list[str
         return []
     last = max((one.number for one in facts.sessions), default=0)
     found = [
-        f'<path class="alert {alert.stage if alert.stage in _ALERTS else "note"}" '
-        f'd="M{x.place(alert.seconds, last)} 0V{HEIGHT}"/>'
-        for alert in facts.alerts
+        f'<path class="alert {stage if stage in _ALERTS else "note"}" '
+        f'd="M{x.place(seconds, last)} 0V{HEIGHT}"/>'
+        for seconds, stage in facts.alerts
     ]
     if chart.forecast is not None:
         seen = chart.forecast

@@ -56,7 +56,7 @@ def judge_run(facts: RunFacts, verdict: Verdict | None = None) -> Outcome:
     elif end is None and not _took_all_steps(facts):
         parts.append("It still runs, or it was killed; `lowtide why RUN` says more.")
     sentence = " ".join(parts)
-    problem = end.problem if end else ""
+    problem = (end.problem or "") if end else ""
     own_remedy = (end.remedy,) if end and end.remedy else ()
     return Outcome(
         state=state,
