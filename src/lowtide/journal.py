@@ -1,4 +1,4 @@
-"""What happened in a run, one JSON object a line, readable while it goes on. The only reader of these files.
+"""What happened in a run, one JSON object a line, readable while the run lasts. The only reader of these files.
 
     {"event": "step", "at": 1784550000.25, "step": 12, "loss": 9.81, …}
 
@@ -270,7 +270,7 @@ def _parse(line: bytes, path: Path, number: int) -> dict[str, object]:
     if not isinstance(record, dict):
         raise DataError(
             f"line {number} of {path} is not a JSON object",
-            remedy=f"remove that line, or move {path} away: a run goes on without its old log",
+            remedy=f"remove that line, or move {path} away: a run continues without its old log",
         )
     return record
 
@@ -355,7 +355,7 @@ class Session:
 
     @property
     def middle_bytes(self) -> int | None:
-        """Private memory halfway through the session, which tells growth from a large start."""
+        """Private memory halfway through the session, which distinguishes growth from a large start."""
         if self.started_at is None or self.last_at is None:
             return None
         halfway = (self.started_at + self.last_at) / 2

@@ -78,7 +78,7 @@ def read_until(terminal: int, patterns: list[str]) -> None:
         (["--pid", "1", "--", "true"], "a command and a process cannot be watched at once"),
         (["--limit", "many", "--", "true"], "invalid value for '--limit': 'many' is not a size"),
         (["--limit", "0GB", "--", "true"], "--limit of 0GB is nothing"),
-        (["--limit", "120%", "--", "true"], "'120%' is not a share"),
+        (["--limit", "120%", "--", "true"], "120% is more than there is"),
         (["--pid", "4194999"], "there is no process 4194999"),
         (["--", "lowtide-no-such"], "there is no command 'lowtide-no-such' that can be run"),
     ],

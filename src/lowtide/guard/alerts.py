@@ -104,4 +104,4 @@ class Hooks:
             try:
                 one.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                one.returncode = 0  # it goes on without us: no warning that nobody waited for it
+                one.returncode = 0  # it outlives us: Python must not warn that nobody waited for it

@@ -20,14 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from lowtide.memory.cgroups import MemoryCgroup, memory_cgroups
+from lowtide.memory.cgroups import UNLIMITED_BYTES, MemoryCgroup, memory_cgroups
 from lowtide.memory.proc_files import read_text
 
 How: TypeAlias = Literal["cgroup v1", "cgroup v2"]
 
 _ENTER = 'echo $$ > "$0" && exec "$@"'
 _TRIES, _WAIT_SECONDS = 100, 0.02
-_UNLIMITED_BYTES = 1 << 60  # v1 writes "no limit" as a number just under 2**63
 _numbers = itertools.count()
 
 
@@ -56,7 +55,7 @@ class Box:
     def limit_bytes(self) -> int | None:
         """What the kernel enforces; None where nothing is set."""
         limit = _number(self.folder / self._file("memory.limit_in_bytes", "memory.max"))
-        return None if limit is None or limit >= _UNLIMITED_BYTES else limit
+        return None if limit is None or limit >= UNLIMITED_BYTES else limit
 
     def let_go(self) -> None:
         """Move the processes inside to the group of the box's maker: they outlive the box."""

@@ -1,6 +1,6 @@
-"""When a limit will be reached if a leak goes on: an eight-day leak is seen on the first day.
+"""When a limit will be reached if growth continues: an eight-day leak is seen on the first day.
 
-A line is laid under the readings: through the lowest of each stretch of time, so that what a garbage collector
+A line is fitted below the readings: through the lowest of each stretch, so that what a garbage collector
 gives back is not growth, by the median of all slopes between two of them, so that noise and a few steps do not
 move it. One step that stands out from all others, such as a model being loaded, is taken out first. How far
 readings rise above the line is added before the line is followed to the limit.
@@ -62,7 +62,7 @@ class _Line:
 
 
 def forecast(history: Series, limit_bytes: int) -> Forecast | None:
-    """None while nothing grows beyond doubt, or the limit is passed already."""
+    """None while growth is not certain, or if the limit is already passed."""
     points = history.points()
     passed = points[-1].seconds - points[0].seconds if points else 0.0
     if passed < _LEAST_SECONDS or len(points) < _LEAST_POINTS:
@@ -83,7 +83,7 @@ def forecast(history: Series, limit_bytes: int) -> Forecast | None:
 
 
 def _lay_line(points: list[Point]) -> _Line | None:
-    """The line of the finest cut that is beyond doubt and that another cut confirms."""
+    """The line of the finest division that is certain and that another division confirms."""
     lines = [_fit(_lows(points, parts)) for parts in _STRETCHES]
     sure = [
         line for line in lines if line.lows >= 5 and line.slope > 0 and line.rising >= _RISING_SHARE

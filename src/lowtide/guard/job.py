@@ -23,11 +23,11 @@ _FIRST_TO_DIE = 500
 """`oom_score_adj`: should the machine run out all the same, the kernel takes the job before the desktop."""
 _TRIES, _PAUSE_SECONDS = 200, 0.01
 _FILE_SHARE = 0.5
-"""Of the grace period, for a job that looks for a stop file."""
+"""Share of the grace period for a job that looks for a stop file, before SIGTERM."""
 _FIRST_SHARE = 0.75
-"""Of the grace period, before the processes below the first one are asked too."""
+"""Share of the grace period after which the processes below the first one are asked too."""
 _MOMENT_SECONDS = 0.25
-"""To receive SIGTERM, for a job that has passed all thresholds at once."""
+"""Time to act on SIGTERM, for a job that has passed all thresholds at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 Exact figures (PSS) cost the kernel a walk through page tables: a second for some 100 GB, during which the job's
 own allocations may wait. So every look reads the counters in `status`, which are always at hand. Now and then,
-as often as it costs less than a two-hundredth of the time, an exact look tells how much was counted twice.
+as often as it costs less than a two-hundredth of the time, an exact look finds how much was counted twice.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from lowtide.memory.proc_files import kib_fields, machine_memory, read_text, sta
 from lowtide.memory.reading import GpuReading, ProcessUse, Reading
 
 _EXACT_SHARE = 1 / 200
-"""Of the time, for exact looks."""
+"""Share of the time that exact looks may take."""
 _TOP_COUNT = 5
 
 
@@ -106,12 +106,16 @@ def read_process(pid: int, root: Path = Path("/")) -> ProcessUse | None:
     text = read_text(root / f"proc/{pid}/status")
     if text is None:
         use = None if Path("/proc/self").exists() else estimate_process(pid)
-        return use and ProcessUse(
-            pid=pid,
-            name=str(pid),
-            private_bytes=use.private_bytes,
-            mapped_bytes=use.mapped_file_bytes,
-            swapped_bytes=use.swapped_bytes,
+        return (
+            None
+            if use is None
+            else ProcessUse(
+                pid=pid,
+                name=str(pid),
+                private_bytes=use.private_bytes,
+                mapped_bytes=use.mapped_file_bytes,
+                swapped_bytes=use.swapped_bytes,
+            )
         )
     fields = kib_fields(text)
     if "RssAnon" not in fields:

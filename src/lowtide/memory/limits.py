@@ -1,7 +1,7 @@
 """How much memory the machine allows: the least of every ancestor cgroup, Slurm's grant, and free memory.
 
 On a laptop that is MemAvailable, in a container its cgroup, in a cluster job whichever is smaller. The limit
-names its source, so that people can tell where it comes from and change it.
+names its source, so that people know where it comes from and can change it.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def with_own_memory(pids: Collection[int], root: Path = Path("/")) -> list[int]:
 
 
 def _is_same_memory(pid: int, other: int) -> bool | None:
-    """None where the system does not tell: Docker's filter of system calls forbids the question."""
+    """None where the system does not say: Docker's seccomp filter forbids the question."""
     number = _KCMP_NUMBERS.get(os.uname().machine)
     if number is None:
         return None
@@ -163,7 +163,7 @@ class PeakMeter:
         self.sample_count = 0
 
     def start(self) -> None:
-        """Take a first sample and go on in the background."""
+        """Take a first sample and continue in the background."""
         self._sample()
         self._thread.start()
 
@@ -258,7 +258,7 @@ def _measure_one(pid: int) -> MemoryUse | None:
 
 
 def estimate_process(pid: int) -> MemoryUse | None:
-    """What psutil can tell about one process: private bytes on Windows, the unique set size elsewhere.
+    """What psutil knows about one process: private bytes on Windows, the unique set size elsewhere.
 
     `None` when the process has ended or may not be looked at.
     """

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide.units import KIB
+
+_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def read_text(path: Path) -> str | None:
@@ -13,6 +18,29 @@ def read_text(path: Path) -> str | None:
         return path.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A line of `/proc/self/mountinfo`: `31 23 0:28 TOP PLACE rw … - KIND source OPTIONS`."""
+
+    top: str
+    """The folder of the mounted tree that is seen at `place`."""
+    place: str
+    kind: str
+    options: str
+
+
+def read_mounts(root: Path) -> Iterator[Mount]:
+    """All mounts that this process sees; none without a Linux `/proc`."""
+    for line in (read_text(root / "proc/self/mountinfo") or "").splitlines():
+        left, _, right = line.partition(" - ")
+        before, after = left.split(" "), right.split(" ")
+        if len(before) >= 5 and len(after) >= 3:
+            top, place = (
+                _OCTAL.sub(lambda match: chr(int(match[1], 8)), field) for field in before[3:5]
+            )
+            yield Mount(top, place, after[0], after[2])
 
 
 def kib_fields(text: str) -> dict[str, int]:

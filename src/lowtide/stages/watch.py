@@ -1,8 +1,8 @@
-"""Watches any job: looks at it once a second; notes, asks and ends before the kernel does.
+"""Watches any job once a second: warns, asks it to stop, and ends it before the kernel does.
 
-    reading → history → stage → alert, stop file, SIGTERM, SIGKILL; everything into the timeline
+    reading → series → stage → alert, stop file, SIGTERM, SIGKILL; everything into the timeline
 
-What fails beside the watching (a disk, a hook, a terminal) is reported once and given up; the watch goes on.
+If a disk, a hook or a terminal fails, this is reported once; the watch continues without it.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def watch_process(
             return _Watching(job, _command_of(pid), settings, listen, environment).run(read_gpus)
         except KeyboardInterrupt:
             raise InterruptedRun(
-                f"the watch over process {pid} was interrupted; the process lives on",
-                remedy=f"run `lowtide watch --pid {pid}` to go on",
+                f"the watch over process {pid} was interrupted; the process keeps running",
+                remedy=f"run `lowtide watch --pid {pid}` to continue",
             ) from None
 
 
@@ -134,7 +134,9 @@ class _Watching:
                 self._job.wait(pace.wait_seconds(reading))
             left = len(self._job.members())
             if left and not self._forced:
-                self._listen(Note(text=f"{left} processes that the job started live on, unwatched"))
+                self._listen(
+                    Note(text=f"{left} processes that the job started keep running, unwatched")
+                )
         return WatchResult(
             end=self._job.outcome(),
             seconds=time.monotonic() - self._began,
@@ -258,7 +260,7 @@ class _Watching:
 
     def _give_up(self, what: str, error: Exception) -> None:
         self._given_up.add(what)
-        self._listen(Note(text=f"{what} is given up: {error}", level="warning"))
+        self._listen(Note(text=f"{what} failed and is no longer used: {error}", level="warning"))
 
 
 class Timeline:

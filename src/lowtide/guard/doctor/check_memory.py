@@ -195,10 +195,12 @@ def check_job_limits(examination: Examination) -> Check | None:
     with open_box(_TRIED_LIMIT_BYTES) as box:
         if box is not None:
             return ok("limits of jobs", f"`watch --limit` can enforce them ({box.how})")
-    finding = "no cgroup can be made here: `watch --limit` watches a job but cannot wall it in"
-    remedy = "for a wall, run the job as root or in a container with `--memory 8g`"
+    finding = (
+        "no cgroup can be made here: `watch --limit` watches a job, but the kernel enforces nothing"
+    )
+    remedy = "for a hard limit, run the job as root or in a container with `--memory 8g`"
     if examination.container:
-        remedy = "for a wall around all of it, start the container with `--memory 8g`"
+        remedy = "for a hard limit on everything, start the container with `--memory 8g`"
     elif (root / "run/systemd/system").exists():
-        remedy = "for a wall: `systemd-run --user --scope -p MemoryMax=8G COMMAND`"
+        remedy = "for a hard limit: `systemd-run --user --scope -p MemoryMax=8G COMMAND`"
     return advice("limits of jobs", finding, remedy)

@@ -124,7 +124,7 @@ def check_ulimits(examination: Examination) -> list[Check]:
         return found
     files = limits["NOFILE"].soft
     count = "any number of" if files is None else f"{files:,}"
-    return [ok("ulimits", f"none that bites; {count} files may be open")]
+    return [ok("ulimits", f"none that matters; {count} files may be open")]
 
 
 def _low_limits(limits: Mapping[Resource, Ulimit], ram: int) -> Iterator[Check]:

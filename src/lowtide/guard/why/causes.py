@@ -65,7 +65,7 @@ def _cgroup(evidence: Evidence, finding: Finding) -> Iterator[str]:
         limit = evidence.reading.cgroup_limit_bytes
     if limit is not None:
         more = format_bytes(int(limit * _SPARE_SHARE))
-        yield f"raise the limit if the machine has room: from {format_bytes(limit)} to {more}, to start with"
+        yield f"raise the limit if the machine has enough memory: from {format_bytes(limit)} to {more}"
     else:
         yield "raise the memory limit of its cgroup, container or job (`docker run --memory`, `#SBATCH --mem`)"
     yield from _take_less(evidence)
@@ -191,7 +191,7 @@ def _watch_limit(evidence: Evidence, finding: Finding) -> Iterator[str]:
     limit = evidence.session.limit_bytes if evidence.session else None
     if limit is not None:
         more = format_bytes(int(limit * _SPARE_SHARE))
-        yield f"raise `--limit` if the machine has room: from {format_bytes(limit)} to {more}, to start with"
+        yield f"raise `--limit` if the machine has enough memory: from {format_bytes(limit)} to {more}"
     yield from _take_less(evidence)
 
 

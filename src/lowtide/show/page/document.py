@@ -11,9 +11,9 @@ from lowtide.show.page.charts import chart_points, choose_charts
 from lowtide.show.page.facts import Happening, RunFacts
 from lowtide.show.page.figures import figure_html
 from lowtide.show.page.key_figures import KeyFigure, key_figures
-from lowtide.show.page.records import clock_text
 from lowtide.show.page.scales import HEIGHT, WIDTH, TimeAxis, make_time_axis
 from lowtide.show.page.verdict import Outcome
+from lowtide.show.page.work_clock import clock_text
 from lowtide.svg import escape
 from lowtide.units import format_bytes, format_seconds
 

@@ -29,7 +29,7 @@ from lowtide.show.page.facts import (
     RunFacts,
     Session,
 )
-from lowtide.show.page.records import WorkClock, clock_text, unix_seconds
+from lowtide.show.page.work_clock import WorkClock, clock_text, unix_seconds
 from lowtide.units import format_bytes, format_count, format_seconds, printable
 
 NAME_A_RUN = (

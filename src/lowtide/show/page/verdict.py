@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
 from lowtide.show.page.facts import RunFacts
-from lowtide.show.page.records import clock_text
+from lowtide.show.page.work_clock import clock_text
 from lowtide.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:

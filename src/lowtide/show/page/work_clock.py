@@ -31,7 +31,7 @@ class WorkClock:
     """Seconds of work out of the times of records: without pauses, and never backwards.
 
     A system clock that was set back in the middle of a run shifts what follows, so that time moves on. A record
-    that was held back and written late looks the same; its own count of seconds, or its kind, tells it apart.
+    that was held back and written late looks the same; its own count of seconds, or its kind, identifies it.
     """
 
     def __init__(self) -> None:
