@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
-from lowtide.memory.reading import MemoryRead
+from lowtide.memory.reading import MemoryRead as MemoryRead  # sent about once a second
 
 StopReason: TypeAlias = Literal["interrupted", "terminated"]
 """Why a stage was asked to stop: by Ctrl-C, or by a signal from someone who needs the machine."""

@@ -39,7 +39,7 @@ from lowtide.events import (
 )
 from lowtide.memory.reading import GpuReading, MemoryRead, ProcessUse, Reading
 from lowtide.series import Series
-from lowtide.storage.publish import publish, storage_errors, sync_file
+from lowtide.storage.publish import partial_path, publish, storage_errors, sync_file
 
 RecordName: TypeAlias = Literal[
     "start",
@@ -223,7 +223,7 @@ def rewind(path: Path, step: int) -> int:
     dropped = sum(1 for kept, _ in _lines_to_keep(path, step) if not kept)
     if not dropped:
         return 0
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    partial = partial_path(path)
     try:
         with storage_errors(path), partial.open("wb", buffering=_PART_BYTES) as file:
             for kept, line in _lines_to_keep(path, step):

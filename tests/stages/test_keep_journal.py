@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 
 import lowtide
 from lowtide.errors import DataError, LowtideError, StoppedError
-from lowtide.events import Advanced, Event, Learnt, Note
+from lowtide.events import Advanced, Event, Learnt, MemoryRead, Note
 from lowtide.journal import LOG_NAME, read_journal
-from lowtide.memory.reading import MemoryRead
 from lowtide.shards.verify import verify_dataset
 from lowtide.stages.keep_journal import Thinned, keep_journal
 from tests.commands import LOWTIDE

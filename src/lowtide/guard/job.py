@@ -275,10 +275,13 @@ def _has_terminal() -> bool:
 
 def start_time(pid: int) -> int | None:
     """When a process was started, in ticks since boot: ids are used again. None without /proc."""
-    text = read_text(Path(f"/proc/{pid}/stat"))
-    if text is None:
-        return None
-    return int(text.rpartition(") ")[2].split(" ")[19])
+    fields = stat_fields(pid)
+    return int(fields[19]) if fields else None
+
+
+def stat_fields(pid: int) -> list[str]:
+    """The fields of `/proc/PID/stat` from the state on; empty without the process or /proc."""
+    return (read_text(Path(f"/proc/{pid}/stat")) or "").rpartition(") ")[2].split()
 
 
 def _signal(pids: Sequence[int], number: int) -> bool:
@@ -295,10 +298,8 @@ def _signal(pids: Sequence[int], number: int) -> bool:
 
 def _is_zombie(pid: int) -> bool:
     """Whether it is dead and not yet reaped by its parent, or gone."""
-    state = read_text(Path(f"/proc/{pid}/stat"))
-    if state is None:
-        return Path("/proc/self").exists()
-    return state.rpartition(") ")[2][:1] == "Z"
+    fields = stat_fields(pid)
+    return fields[0] == "Z" if fields else Path("/proc/self").exists()
 
 
 def is_above_us(pid: int) -> bool:

@@ -11,9 +11,8 @@ from pathlib import Path
 
 from lowtide import __version__
 from lowtide.errors import InterruptedRun, LowtideError, StoppedError, StorageError
-from lowtide.events import Advanced, Event, Learnt, Listener, Note
+from lowtide.events import Advanced, Event, Learnt, Listener, MemoryRead, Note
 from lowtide.journal import LOG_NAME, Journal, Kind, Outcome
-from lowtide.memory.reading import MemoryRead
 
 _LEAST_SECONDS = 1.0
 _RECORDS_A_RUN = 500

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lowtide.errors import UsageError
+from lowtide.guard.job import stat_fields
 from lowtide.guard.why.allocations import read_dimensions
 from lowtide.guard.why.death_texts import find_death_texts
 from lowtide.guard.why.evidence import (
@@ -259,7 +260,7 @@ def _find_living(pid: int, session: Session | None) -> LivingProcess | None:
 
 def _exit_of_zombie(pid: int) -> Exit | None:
     """How a process ended whose parent has not yet asked; the kernel keeps it until then."""
-    fields = (read_text(Path(f"/proc/{pid}/stat")) or "").rpartition(") ")[2].split()
+    fields = stat_fields(pid)
     if len(fields) < 50 or fields[0] != "Z" or not fields[49].isdigit():
         return None
     status = int(fields[49])

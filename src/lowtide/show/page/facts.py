@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
+from lowtide.guard.forecast import Forecast
 from lowtide.journal import RecordedEnd
 from lowtide.memory.reading import ProcessUse
 from lowtide.series import Series
@@ -53,16 +54,6 @@ class Happening:
     label: str
     text: str
     grave: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
-    """Predicted: at this pace memory reaches `reaches_bytes` after `in_seconds`."""
-
-    seconds: float
-    in_seconds: float
-    reaches_bytes: float
-    bytes_per_second: float
 
 
 @dataclass(slots=True, kw_only=True)
@@ -169,7 +160,8 @@ class RunFacts:
     """Steps, and the texts that the model generated then."""
     alerts: FirstAndLast[tuple[float, str]] = field(default_factory=lambda: FirstAndLast(10, 20))
     """Seconds of work and stages: `note`, `ask` or `end`."""
-    forecast: Forecast | None = None
+    forecast: tuple[float, Forecast] | None = None
+    """The newest prediction, and the seconds of work when it was made."""
 
     @property
     def worked_seconds(self) -> float:

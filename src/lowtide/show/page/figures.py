@@ -157,12 +157,10 @@ def _marks(chart: Chart, facts: RunFacts, x: TimeAxis, y: ValueAxis) -> list[str
         for seconds, stage in facts.alerts
     ]
     if chart.forecast is not None:
-        seen = chart.forecast
-        start = seen.reaches_bytes - seen.bytes_per_second * seen.in_seconds
-        left, right = (
-            x.place(t, last) for t in (seen.seconds, seen.seconds + min(seen.in_seconds, 1e9))
-        )
-        d = f"M{left} {y.place(start)}L{right} {y.place(seen.reaches_bytes)}"
+        at, found = chart.forecast
+        start = found.reaches_bytes - found.bytes_per_second * found.seconds
+        left, right = (x.place(t, last) for t in (at, at + min(found.seconds, 1e9)))
+        d = f"M{left} {y.place(start)}L{right} {y.place(found.reaches_bytes)}"
         found.append(f'<path class="forecast" d="{d}"/>')
     return found
 

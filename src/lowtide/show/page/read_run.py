@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from lowtide.errors import DataError, UsageError
+from lowtide.guard.forecast import Forecast
 from lowtide.journal import (
     Record,
     number,
@@ -24,7 +25,6 @@ from lowtide.series import Series
 from lowtide.show.page.facts import (
     MOST_SESSIONS,
     Band,
-    Forecast,
     Happening,
     RunFacts,
     Session,
@@ -350,20 +350,14 @@ class _Reader:
         self._add_event(name, text(record, "reason"), grave=stage != "note")
 
     def _take_forecast(self, record: Record) -> None:
-        in_seconds, reaches = number(record, "seconds"), number(record, "reaches_bytes")
+        seconds, reaches = number(record, "seconds"), whole(record, "reaches_bytes")
         pace = number(record, "bytes_per_second")
-        if in_seconds is None or reaches is None or pace is None:
+        if seconds is None or reaches is None or pace is None:
             return
-        self.facts.forecast = Forecast(
-            seconds=self.facts.seconds,
-            in_seconds=in_seconds,
-            reaches_bytes=reaches,
-            bytes_per_second=pace,
-        )
-        size = format_bytes(int(min(max(reaches, 0), 1e18)))
-        self._add_event(
-            "forecast", f"{size} would be reached in {format_seconds(in_seconds)} (predicted)"
-        )
+        found = Forecast(seconds=seconds, reaches_bytes=reaches, bytes_per_second=pace)
+        self.facts.forecast = (self.facts.seconds, found)
+        words = f"{format_bytes(reaches)} would be reached in {format_seconds(seconds)} (predicted)"
+        self._add_event("forecast", words)
 
     def _take_end(self, record: Record) -> None:
         facts, outcome = self.facts, text(record, "outcome")
