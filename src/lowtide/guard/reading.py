@@ -16,8 +16,8 @@ from pathlib import Path
 
 from lowtide.guard.box import Box
 from lowtide.memory.cgroups import MemoryCgroup, cgroup_limits, memory_cgroups
-from lowtide.memory.meter import estimate_process, measure_processes, tree_of, with_own_memory
-from lowtide.memory.proc_files import kib_fields, machine_memory, read_text, stalled_percent
+from lowtide.memory.meter import measure_processes, read_process, tree_of, with_own_memory
+from lowtide.memory.proc_files import machine_memory, read_text, stalled_percent
 from lowtide.memory.reading import GpuReading, ProcessUse, Reading
 
 _EXACT_SHARE = 1 / 200
@@ -99,36 +99,6 @@ class Reader:
         if before is None or now <= before[0]:
             return 0.0
         return (pages - before[1]) * os.sysconf("SC_PAGE_SIZE") / (now - before[0])
-
-
-def read_process(pid: int, root: Path = Path("/")) -> ProcessUse | None:
-    """One process by the counters of its `status`; None when it has ended or holds no memory."""
-    text = read_text(root / f"proc/{pid}/status")
-    if text is None:
-        use = None if Path("/proc/self").exists() else estimate_process(pid)
-        return (
-            None
-            if use is None
-            else ProcessUse(
-                pid=pid,
-                name=str(pid),
-                private_bytes=use.private_bytes,
-                mapped_bytes=use.mapped_file_bytes,
-                swapped_bytes=use.swapped_bytes,
-            )
-        )
-    fields = kib_fields(text)
-    if "RssAnon" not in fields:
-        return None  # a zombie, or a thread of the kernel
-    shared = fields.get("RssShmem", 0)
-    return ProcessUse(
-        pid=pid,
-        name=text.partition("\n")[0].removeprefix("Name:").strip(),
-        private_bytes=fields["RssAnon"] + shared,
-        shared_bytes=shared,
-        mapped_bytes=fields.get("RssFile", 0),
-        swapped_bytes=fields.get("VmSwap", 0),
-    )
 
 
 @contextmanager

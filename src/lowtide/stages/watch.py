@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -24,7 +24,7 @@ from lowtide.guard.alerts import (
     append_alert,
     stage_name,
 )
-from lowtide.guard.forecast import Forecast, forecast
+from lowtide.guard.forecast import forecast
 from lowtide.guard.job import (
     Asking,
     Job,
@@ -153,7 +153,7 @@ class _Watching:
 
     @contextmanager
     def _recorded(self) -> Iterator[None]:
-        with closing(self._timeline):
+        with self._timeline.journal:
             try:
                 yield
             finally:
@@ -188,7 +188,10 @@ class _Watching:
         alert = self._steps.see(reading)
         if alert is not None:
             self._alerts += 1
-            self._timeline.alert(alert)
+            top = [asdict(one) for one in alert.top]
+            self._timeline.journal.write(
+                "alert", stage=stage_name(alert), reason=alert.reason, top=top
+            )
             self._listen(alert)
             self._send(alert, reading)
         self._choose_asking(reading)
@@ -228,7 +231,7 @@ class _Watching:
         if found is None or (before is not None and found.seconds > _REPORT_AGAIN * before):
             return
         self._reported_seconds = found.seconds
-        self._timeline.forecast(found)
+        self._timeline.journal.write("forecast", **asdict(found))
         self._listen(found)
         self._send(Alert(stage=Stage.NOTE, reason=found.in_words, top=reading.top), reading)
 
@@ -248,8 +251,9 @@ class _Watching:
 
     def _note(self, text: str | None) -> None:
         if text is not None:
-            self._timeline.note(text)
-            self._listen(Note(text=text, level="warning"))
+            note = Note(text=text, level="warning")
+            self._timeline.journal.write_event(note)
+            self._listen(note)
 
     def _try(self, what: str, action: Callable[[], None]) -> None:
         if what not in self._given_up:
@@ -283,9 +287,9 @@ class Timeline:
         def give_up(error: StorageError) -> None:
             on_failure("the timeline", error)
 
-        self._journal = Journal(settings.timeline, on_failure=give_up)
+        self.journal = Journal(settings.timeline, on_failure=give_up)
         begin_journal(
-            self._journal,
+            self.journal,
             "watch",
             settings={"limit": settings.limit_in_words},
             budget_bytes=settings.lines.limit_bytes,
@@ -307,21 +311,11 @@ class Timeline:
                 return
         self._last = reading
         fields = {name: value for name, value in asdict(reading).items() if name != "at"}
-        self._journal.write("reading", **fields)
-
-    def alert(self, alert: Alert) -> None:
-        top = [asdict(one) for one in alert.top]
-        self._journal.write("alert", stage=stage_name(alert), reason=alert.reason, top=top)
-
-    def forecast(self, found: Forecast) -> None:
-        self._journal.write("forecast", **asdict(found))
-
-    def note(self, text: str) -> None:
-        self._journal.write("note", text=text, level="warning")
+        self.journal.write("reading", **fields)
 
     def end(self, end: JobEnd, peak_private_bytes: int, *, forced: bool) -> None:
         """Write the last record: the job has ended."""
-        self._journal.write(
+        self.journal.write(
             "end",
             outcome="ended",
             exit_code=end.exit_code,
@@ -332,10 +326,6 @@ class Timeline:
             **self._file_fields("ended"),
             own_cpu_seconds=round(time.process_time() - self._own_cpu, 3),
         )
-
-    def close(self) -> None:
-        """Sync the last record."""
-        self._journal.close()
 
     def _file_fields(self, when: str) -> dict[str, object]:
         """Where the job's output goes, and how long the files are now: others may write into them too."""
