@@ -15,17 +15,25 @@ from hypothesis import strategies as st
 from lowtide.memory.budget import Budget
 from lowtide.memory.limits import LimitCandidate, MemoryLimit
 from lowtide.memory.meter import child_pids
-from lowtide.memory.pressure import Lines, Pace, Stage, Steps, budget_lines, floor_bytes, judge
+from lowtide.memory.pressure import (
+    Pace,
+    Stage,
+    Steps,
+    Thresholds,
+    budget_thresholds,
+    floor_bytes,
+    judge,
+)
 from lowtide.memory.proc_files import machine_memory, stalled_percent
 from lowtide.memory.reading import MemoryRead, Reading
 from lowtide.stages.guard_memory import MemoryGuard
 from lowtide.units import GIB, MIB
 
 LIMIT = MemoryLimit(candidates=(LimitCandidate(source="available memory", total_bytes=32 * GIB),))
-BUDGET = budget_lines(1000 * MIB, 32 * GIB)
+BUDGET = budget_thresholds(1000 * MIB, 32 * GIB)
 CALM = MemoryRead(private_bytes=100 * MIB, available_bytes=20 * GIB, stalled_percent=0.0)
 IDLE = Reading(at=0.0, private_bytes=0, process_count=1, available_bytes=100 * GIB)
-LINES = Lines(limit_bytes=10 * GIB, floor_bytes=2 * GIB, most=Stage.END)
+LINES = Thresholds(limit_bytes=10 * GIB, floor_bytes=2 * GIB, most=Stage.END)
 
 
 def stage_of(**changes: float | None) -> Stage:

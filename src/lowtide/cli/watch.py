@@ -128,7 +128,7 @@ def watch_command_line(
         stop_file=stop_file,
         on_alert=on_alert,
     )
-    limit_bytes = settings.lines.limit_bytes
+    limit_bytes = settings.thresholds.limit_bytes
     with show_watch(quiet=quiet, limit_bytes=limit_bytes, screen=pid is not None) as listen:
         if pid is not None:
             result = watch_process(pid, settings, listen, environment=os.environ)

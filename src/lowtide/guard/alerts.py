@@ -22,8 +22,8 @@ from lowtide.units import format_bytes, printable
 _PATIENCE_SECONDS = 5.0
 
 
-Watched: TypeAlias = Reading | Alert | Forecast | Note
-WatchListener: TypeAlias = Callable[[Watched], None]
+WatchEvent: TypeAlias = Reading | Alert | Forecast | Note
+WatchListener: TypeAlias = Callable[[WatchEvent], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

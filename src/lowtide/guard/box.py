@@ -57,7 +57,7 @@ class Box:
         limit = _number(self.folder / self._file("memory.limit_in_bytes", "memory.max"))
         return None if limit is None or limit >= UNLIMITED_BYTES else limit
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Move the processes inside to the group of the box's maker: they outlive the box."""
         place = (self.home or self.folder.parent) / "cgroup.procs"
         for _ in range(_TRIES):  # processes that are started meanwhile too

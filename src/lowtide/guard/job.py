@@ -152,7 +152,7 @@ def start_job(command: Sequence[str], *, fence_bytes: int | None) -> Iterator[Jo
         finally:
             job.close()
             if box is not None:
-                box.let_go()
+                box.release()
             if process.poll() is None:
                 process.returncode = 0  # it lives on, and nobody waits for it
 
@@ -192,7 +192,7 @@ def find_job(pid: int) -> Iterator[Job]:
 class Asking:
     """Asks a job to stop, in steps: a stop file, SIGTERM to its first process, SIGTERM to all of it.
 
-    Created when the job is to stop; `go_on` is called again and again with the time.
+    Created when the job is to stop; `advance` is called again and again with the time.
     """
 
     job: Job
@@ -201,7 +201,7 @@ class Asking:
     began: float
     _done: int = 0
 
-    def go_on(self, now: float) -> str | None:
+    def advance(self, now: float) -> str | None:
         """Take the next step if it is time; what was done, in words, or None."""
         passed = (now - self.began) / self.grace_seconds if self.grace_seconds else 1.0
         if self._done == 0:
@@ -238,7 +238,7 @@ class Asking:
             with suppress(OSError):
                 self.stop_file.unlink(missing_ok=True)
 
-    def has_had_a_moment(self, now: float) -> bool:
+    def had_time_to_react(self, now: float) -> bool:
         """Whether it was asked at all, even where it passed all thresholds at once."""
         return now - self.began >= min(_MOMENT_SECONDS, self.grace_seconds)
 

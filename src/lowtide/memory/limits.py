@@ -29,8 +29,6 @@ class LimitCandidate:
 
     source: str
     total_bytes: int
-    used_bytes: int | None = None
-    """Memory already charged against it, where the source knows."""
     whole_bytes: int | None = None
     """The memory it is the free part of; None where the limit is not a free part."""
 
@@ -76,7 +74,6 @@ def machine_limit(*, slurm: Mapping[str, str] = _NO_SLURM, root: Path = Path("/"
         LimitCandidate(
             source=f"the cgroup {limit.group.name} ({limit.file})",
             total_bytes=limit.limit_bytes,
-            used_bytes=limit.used_bytes,
         )
         for limit in found
     ]

@@ -40,7 +40,7 @@ class Stage(IntEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lines:
+class Thresholds:
     """Where each stage begins. The defaults are those of a job under `watch`."""
 
     limit_bytes: int
@@ -59,9 +59,9 @@ class Lines:
     """Whether a job so small that ending it would not help is left alone."""
 
 
-def budget_lines(budget_bytes: int, total_ram_bytes: int) -> Lines:
+def budget_thresholds(budget_bytes: int, total_ram_bytes: int) -> Thresholds:
     """The thresholds of our own runs, which end themselves, resumable, before the budget is used up."""
-    return Lines(
+    return Thresholds(
         limit_bytes=budget_bytes,
         floor_bytes=floor_bytes(total_ram_bytes),
         most=Stage.END,
@@ -87,39 +87,45 @@ def floor_bytes(total_ram_bytes: int) -> int:
     return min(total_ram_bytes // 50, 512 * MIB)
 
 
-def judge(read: MemoryRead, lines: Lines) -> tuple[Stage, str]:
+def judge(read: MemoryRead, thresholds: Thresholds) -> tuple[Stage, str]:
     """The gravest stage, at most what is allowed, and its reason. CALM's reason is empty."""
-    verdicts = (_judge_use(read, lines), _judge_floor(read, lines), _judge_stall(read, lines))
+    verdicts = (
+        _judge_use(read, thresholds),
+        _judge_floor(read, thresholds),
+        _judge_stall(read, thresholds),
+    )
     stage, reason = max(verdicts, key=itemgetter(0))
-    return min(stage, lines.most), reason
+    return min(stage, thresholds.most), reason
 
 
-def _judge_use(read: MemoryRead, lines: Lines) -> tuple[Stage, str]:
-    stage = Stage(sum(read.used_bytes >= share * lines.limit_bytes for share in lines.use_shares))
-    used, limit = format_bytes(read.used_bytes), format_bytes(lines.limit_bytes)
-    return stage, f"the job uses {used} of its {lines.limit_name} of {limit}" if stage else ""
+def _judge_use(read: MemoryRead, thresholds: Thresholds) -> tuple[Stage, str]:
+    stage = Stage(
+        sum(read.used_bytes >= share * thresholds.limit_bytes for share in thresholds.use_shares)
+    )
+    used, limit = format_bytes(read.used_bytes), format_bytes(thresholds.limit_bytes)
+    return stage, f"the job uses {used} of its {thresholds.limit_name} of {limit}" if stage else ""
 
 
-def _judge_floor(read: MemoryRead, lines: Lines) -> tuple[Stage, str]:
-    left, floor = read.available_bytes, lines.floor_bytes
-    if left is None or left >= lines.floor_shares[0] * floor:
+def _judge_floor(read: MemoryRead, thresholds: Thresholds) -> tuple[Stage, str]:
+    left, floor = read.available_bytes, thresholds.floor_bytes
+    if left is None or left >= thresholds.floor_shares[0] * floor:
         return Stage.CALM, ""
-    stage = Stage(sum(left < share * floor for share in lines.floor_shares))
+    stage = Stage(sum(left < share * floor for share in thresholds.floor_shares))
     reason = (
         f"the machine has {format_bytes(left)} left, and {format_bytes(floor)} should stay free"
     )
-    if lines.spares_the_small and read.used_bytes < floor - left:
+    if thresholds.spares_the_small and read.used_bytes < floor - left:
         return Stage.NOTE, f"{reason}; ending this job would not free enough"
     return stage, reason
 
 
-def _judge_stall(read: MemoryRead, lines: Lines) -> tuple[Stage, str]:
+def _judge_stall(read: MemoryRead, thresholds: Thresholds) -> tuple[Stage, str]:
     """A stall alone may be page cache reclaimed in a tight cgroup; with little free memory it is not."""
-    stalled, least, left = read.stalled_percent, lines.stall_percent, read.available_bytes
+    stalled, least, left = read.stalled_percent, thresholds.stall_percent, read.available_bytes
     if stalled is None or least is None or stalled < least:
         return Stage.CALM, ""
     reason = f"the machine stood still for memory {stalled:.0f} % of ten seconds"
-    scarce = left is not None and left < 4 * lines.floor_bytes
+    scarce = left is not None and left < 4 * thresholds.floor_bytes
     return (Stage.END if scarce else Stage.NOTE), reason
 
 
@@ -129,19 +135,19 @@ class Steps:
     A job that is not ended at its limit is reported there, and again at each doubling.
     """
 
-    def __init__(self, lines: Lines) -> None:
-        self._lines = lines
-        self._next_bytes = lines.limit_bytes
+    def __init__(self, thresholds: Thresholds) -> None:
+        self._thresholds = thresholds
+        self._next_bytes = thresholds.limit_bytes
         """The use beyond the last stage at which the next report is due."""
         self.stage = Stage.CALM
 
     def would_rise(self, read: MemoryRead) -> bool:
         """Whether this reading is worth a second, exact one."""
-        return judge(read, self._lines)[0] > self.stage or self._is_beyond(read)
+        return judge(read, self._thresholds)[0] > self.stage or self._is_beyond(read)
 
     def see(self, read: MemoryRead) -> Alert | None:
         """Take in a reading; an alert if it reaches a new stage."""
-        stage, reason = judge(read, self._lines)
+        stage, reason = judge(read, self._thresholds)
         if stage > self.stage or self._is_beyond(read):
             self.stage = max(stage, self.stage)
             while self._is_beyond(read):
@@ -154,22 +160,22 @@ class Steps:
             private_bytes=round(read.private_bytes / _CALM_AGAIN),
             available_bytes=None if left is None else round(left * _CALM_AGAIN),
         )
-        if stage < self.stage and judge(calmer, self._lines)[0] < self.stage:
+        if stage < self.stage and judge(calmer, self._thresholds)[0] < self.stage:
             self.stage = stage
-        while self._next_bytes > max(2 * calmer.used_bytes, self._lines.limit_bytes):
+        while self._next_bytes > max(2 * calmer.used_bytes, self._thresholds.limit_bytes):
             self._next_bytes //= 2
         return None
 
     def _is_beyond(self, read: MemoryRead) -> bool:
-        return self._lines.most < Stage.END and read.used_bytes >= self._next_bytes
+        return self._thresholds.most < Stage.END and read.used_bytes >= self._next_bytes
 
 
 class Pace:
     """When to look again: as usual, or sooner where the next threshold would be passed before that."""
 
-    def __init__(self, lines: Lines, usual_seconds: float) -> None:
+    def __init__(self, thresholds: Thresholds, usual_seconds: float) -> None:
         self._usual = usual_seconds
-        self._lines = [share * lines.limit_bytes for share in lines.use_shares]
+        self._thresholds = [share * thresholds.limit_bytes for share in thresholds.use_shares]
         self._first: float | None = None
         self._seen: deque[tuple[float, int]] = deque()
 
@@ -180,7 +186,9 @@ class Pace:
         self._seen.append((reading.at, reading.used_bytes))
         while reading.at - self._seen[0][0] > _LOOK_BACK_SECONDS and len(self._seen) > 2:
             self._seen.popleft()
-        ahead = [line - reading.used_bytes for line in self._lines if line > reading.used_bytes]
+        ahead = [
+            line - reading.used_bytes for line in self._thresholds if line > reading.used_bytes
+        ]
         at, used_bytes = self._seen[0]
         if self._first is None:
             self._first = reading.at

@@ -10,9 +10,9 @@ from time import monotonic
 from typing import TYPE_CHECKING, TextIO
 
 from lowtide.events import Note
-from lowtide.guard.alerts import Watched, WatchListener, WatchResult, heaviest_of
+from lowtide.guard.alerts import WatchEvent, WatchListener, WatchResult, heaviest_of
 from lowtide.guard.forecast import Forecast
-from lowtide.memory.pressure import Alert, Lines, Stage, judge
+from lowtide.memory.pressure import Alert, Stage, Thresholds, judge
 from lowtide.memory.reading import GpuReading, Reading
 from lowtide.series import Series
 from lowtide.show.progress import as_long_as_it_is_heard, note_line
@@ -82,7 +82,7 @@ def show_watched(result: WatchResult, limit_bytes: int, *, as_json: bool, quiet:
 
 
 def draw_history(values: Sequence[float], limit: int, *, rows: int = _ROWS) -> list[str]:
-    """Lines of a picture, the highest first, as high as the limit. One row is a sparkline: `▁▂▃█`."""
+    """Thresholds of a picture, the highest first, as high as the limit. One row is a sparkline: `▁▂▃█`."""
     steps = [
         min(8 * rows, max(1, round(8 * rows * value / limit))) if limit else 1 for value in values
     ]
@@ -110,7 +110,7 @@ def _gpu_words(gpu: GpuReading) -> str:
     return f"GPU {gpu.index} {format_bytes(gpu.used_bytes)} of {format_bytes(gpu.total_bytes)}"
 
 
-def _silence(_event: Watched) -> None:
+def _silence(_event: WatchEvent) -> None:
     """Show nothing."""
 
 
@@ -118,7 +118,7 @@ def _line_writer(stream: TextIO, limit_bytes: int) -> WatchListener:
     """Writes alerts and notes at once, and a reading every minute."""
     written_at = monotonic()
 
-    def listen(event: Watched) -> None:
+    def listen(event: WatchEvent) -> None:
         nonlocal written_at
         if not isinstance(event, Reading):
             lines = lines_of(event)
@@ -154,7 +154,7 @@ def _screen(stream: TextIO, limit_bytes: int) -> Iterator[WatchListener]:
     forecast: Forecast | None = None
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
-        def listen(event: Watched) -> None:
+        def listen(event: WatchEvent) -> None:
             nonlocal forecast
             if isinstance(event, Reading):
                 history.add(event.at, event.used_bytes)
@@ -182,7 +182,7 @@ def _picture(
     edges = [number * len(highs) // columns for number in range(columns + 1)]
     values = [max(highs[first:end]) for first, end in pairwise(edges)]
     share = reading.used_bytes / limit_bytes if limit_bytes else 0.0
-    stage, _ = judge(reading, Lines(limit_bytes=limit_bytes, floor_bytes=0))
+    stage, _ = judge(reading, Thresholds(limit_bytes=limit_bytes, floor_bytes=0))
     style = ("green", "yellow", "red")[stage]
     rows = draw_history(values, limit_bytes)
     table = Table(box=None, padding=(0, 2, 0, 0))

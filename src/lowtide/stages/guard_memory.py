@@ -8,7 +8,7 @@ from collections.abc import Collection
 from lowtide.events import Listener, Note
 from lowtide.memory.budget import Budget
 from lowtide.memory.meter import measure_tree
-from lowtide.memory.pressure import Stage, Steps, budget_lines, judge
+from lowtide.memory.pressure import Stage, Steps, budget_thresholds, judge
 from lowtide.memory.proc_files import machine_memory, stalled_percent
 from lowtide.memory.reading import MemoryRead
 
@@ -26,8 +26,8 @@ class MemoryGuard:
         foreign_bytes: int = 0,
         foreign_pids: Collection[int] = (),
     ) -> None:
-        self._lines = budget_lines(budget.total_bytes, machine_memory()[1])
-        self._steps = Steps(self._lines)
+        self._thresholds = budget_thresholds(budget.total_bytes, machine_memory()[1])
+        self._steps = Steps(self._thresholds)
         self._listen = listen
         self._foreign_bytes = foreign_bytes
         """What the process held before the run, and is not the run's."""
@@ -61,4 +61,4 @@ class MemoryGuard:
         alert = self._steps.see(read)
         if alert is not None and alert.stage is not Stage.END:
             self._listen(Note(text=alert.reason, level="warning"))
-        return judge(read, self._lines)
+        return judge(read, self._thresholds)

@@ -78,7 +78,7 @@ def watch_process(
     pid: int, settings: WatchSettings, listen: WatchListener, *, environment: Mapping[str, str]
 ) -> WatchResult:
     """Watch a process that runs already, until it ends. Ctrl-C ends the watch alone."""
-    refuse_own_end(pid, settings.lines.most)
+    refuse_own_end(pid, settings.thresholds.most)
     with open_gpus() as (read_gpus, _), find_job(pid) as job:
         prepare_timeline(settings)
         try:
@@ -105,7 +105,7 @@ class _Watching:
         self._name = " ".join(command) or f"process {job.pid}"
         self._settings = settings
         self._listen = listen
-        self._steps = Steps(settings.lines)
+        self._steps = Steps(settings.thresholds)
         self._hooks = Hooks(settings.on_alert, environment)
         self._history = Series(512)
         self._given_up: set[str] = set()
@@ -121,7 +121,7 @@ class _Watching:
         """Look, judge, act, then wait until it is time to look again; until the job has ended."""
         job = self._job
         reader = Reader(pid=job.pid, box=job.box, find_members=job.members, read_gpus=read_gpus)
-        pace = Pace(self._settings.lines, self._settings.interval_seconds)
+        pace = Pace(self._settings.thresholds, self._settings.interval_seconds)
         with self._recorded():
             self._listen(Note(text=self._how_enforced()))
             while self._is_there():
@@ -171,7 +171,7 @@ class _Watching:
             where = f"the job has a {box.how} of its own, where the kernel enforces {fence}"
         elif box is not None:
             why = "none was named"
-            if self._settings.lines.most is Stage.NOTE:
+            if self._settings.thresholds.most is Stage.NOTE:
                 why = "`--until note` only reports"
             where = f"the job has a {box.how} of its own, without a limit, for {why}"
         return f"limit {words}; {where}"
@@ -216,9 +216,9 @@ class _Watching:
         """Ask as long as there is time; end it when the threshold is passed or the time is over."""
         if self._asking is None or self._forced:
             return
-        self._note(self._asking.go_on(now))
-        may_end = self._settings.lines.most >= Stage.END
-        passed = self._steps.stage is Stage.END and self._asking.has_had_a_moment(now)
+        self._note(self._asking.advance(now))
+        may_end = self._settings.thresholds.most >= Stage.END
+        passed = self._steps.stage is Stage.END and self._asking.had_time_to_react(now)
         if may_end and (passed or self._asking.is_over(now)):
             self._forced = True
             self._note(f"sending SIGKILL to the {len(self._job.members())} processes of the job")
@@ -226,7 +226,7 @@ class _Watching:
                 self._note("the job belongs to another user and may not be ended")
 
     def _look_ahead(self, reading: Reading) -> None:
-        found = forecast(self._history, self._settings.lines.limit_bytes)
+        found = forecast(self._history, self._settings.thresholds.limit_bytes)
         before = self._reported_seconds
         if found is None or (before is not None and found.seconds > _REPORT_AGAIN * before):
             return
@@ -292,11 +292,11 @@ class Timeline:
             self.journal,
             "watch",
             settings={"limit": settings.limit_in_words},
-            budget_bytes=settings.lines.limit_bytes,
+            budget_bytes=settings.thresholds.limit_bytes,
             command=command,
             job_pid=job.pid,
-            limit_bytes=settings.lines.limit_bytes,
-            floor_bytes=settings.lines.floor_bytes,
+            limit_bytes=settings.thresholds.limit_bytes,
+            floor_bytes=settings.thresholds.floor_bytes,
             how=job.box.how if job.box else "sampled",
             **self._file_fields("began"),
         )
@@ -306,7 +306,7 @@ class Timeline:
         if self._last is not None:
             usual = max(self._settings.interval_seconds, (reading.at - self._began) / _RECORDS)
             change = abs(reading.used_bytes - self._last.used_bytes)
-            much = change >= _MUCH * self._settings.lines.limit_bytes
+            much = change >= _MUCH * self._settings.thresholds.limit_bytes
             if reading.at - self._last.at < usual * (_SOONER if much else 0.9):
                 return
         self._last = reading

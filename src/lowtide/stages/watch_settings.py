@@ -13,7 +13,7 @@ from lowtide.errors import UsageError
 from lowtide.guard.job import is_above_us
 from lowtide.memory.budget import size_or_share
 from lowtide.memory.limits import AVAILABLE, machine_limit
-from lowtide.memory.pressure import Lines, Stage, floor_bytes
+from lowtide.memory.pressure import Stage, Thresholds, floor_bytes
 from lowtide.memory.proc_files import machine_memory
 from lowtide.units import MIB, format_bytes
 
@@ -26,7 +26,7 @@ _LEAST_FENCE_BYTES = 64 * MIB
 class WatchSettings:
     """How a job is watched."""
 
-    lines: Lines
+    thresholds: Thresholds
     limit_in_words: str
     fence_bytes: int | None
     """What the job's own cgroup enforces; None where no limit was named, or only notes are wanted."""
@@ -75,7 +75,9 @@ def choose_settings(
     keep_bytes = floor_bytes(total) if floor is None else _size(floor, "--floor", whole=total)
     named = f"{datetime.now().strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.jsonl"
     return WatchSettings(
-        lines=Lines(limit_bytes=limit_bytes, floor_bytes=keep_bytes, most=Stage[most.upper()]),
+        thresholds=Thresholds(
+            limit_bytes=limit_bytes, floor_bytes=keep_bytes, most=Stage[most.upper()]
+        ),
         limit_in_words=in_words,
         fence_bytes=fence_bytes,
         timeline=Path(timeline) if timeline else state / "watch" / named,

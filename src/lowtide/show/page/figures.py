@@ -157,10 +157,10 @@ def _marks(chart: Chart, facts: RunFacts, x: TimeAxis, y: ValueAxis) -> list[str
         for seconds, stage in facts.alerts
     ]
     if chart.forecast is not None:
-        at, found = chart.forecast
-        start = found.reaches_bytes - found.bytes_per_second * found.seconds
-        left, right = (x.place(t, last) for t in (at, at + min(found.seconds, 1e9)))
-        d = f"M{left} {y.place(start)}L{right} {y.place(found.reaches_bytes)}"
+        at, seen = chart.forecast
+        start = seen.reaches_bytes - seen.bytes_per_second * seen.seconds
+        left, right = (x.place(t, last) for t in (at, at + min(seen.seconds, 1e9)))
+        d = f"M{left} {y.place(start)}L{right} {y.place(seen.reaches_bytes)}"
         found.append(f'<path class="forecast" d="{d}"/>')
     return found
 
