@@ -1,18 +1,19 @@
 """From a run to its page on disk, and what `lowtide report` prints about it.
 
-A page replaces nothing but a page.
+A page replaces nothing but a page, and every error has a remedy that fits a page.
 """
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lowtide.errors import UsageError
+from lowtide.errors import StorageError, UsageError
 from lowtide.journal import LOG_NAME, REPORT_NAME
 from lowtide.show.page.document import GENERATOR, page_html
 from lowtide.show.page.facts import RunFacts
@@ -53,13 +54,14 @@ def write_page(
     if out is None:
         out = journal.with_name(REPORT_NAME) if of_folder else journal.with_suffix(".html")
     page = _check_place(out)
-    with storage_errors(journal, doing="read"):
+    with _log_errors(journal):
         facts = read_run(journal)
     verdict = explain() if explain is not None and needs_explanation(facts) else None
     outcome = judge_run(facts, verdict)
     name = journal.resolve().parent.name if of_folder else journal.stem
     content = page_html(facts, name, outcome).encode("utf-8")
-    write_atomically(page, content)
+    with _page_errors(page):
+        write_atomically(page, content)
     return WrittenPage(path=page, page_bytes=len(content), facts=facts, outcome=outcome)
 
 
@@ -95,7 +97,7 @@ def show_page(page: WrittenPage, *, as_json: bool) -> None:
 
 def _find_journal(run: Path) -> Path:
     shown = _shown(run)
-    with storage_errors(run, doing="read"):
+    with _log_errors(run):
         if run.is_file():
             return run
         if not run.is_dir():
@@ -117,7 +119,7 @@ def _check_place(page: Path) -> Path:
             "a page is written to a file, not to stdout",
             remedy="pass `--out FILE.html`; `--json` prints what the page says",
         )
-    with storage_errors(page):
+    with _page_errors(page):
         try:
             page = page.resolve()
         except RuntimeError as error:  # links that lead in a circle, before Python 3.13
@@ -141,6 +143,37 @@ def _is_page(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return GENERATOR in file.read(_FIRST_BYTES)
+
+
+@contextmanager
+def _log_errors(log: Path) -> Iterator[None]:
+    """Disk errors while a log is read, with a remedy that fits."""
+    try:
+        with storage_errors(log, doing="read"):
+            yield
+    except StorageError as error:
+        remedy = f"make sure that {_shown(log)} can be read, then run the command again"
+        raise StorageError(printable(error.problem), remedy=remedy) from error.__cause__
+
+
+@contextmanager
+def _page_errors(page: Path) -> Iterator[None]:
+    """Disk errors while a page is written, with a remedy that fits: a page is not resumed but made again."""
+    try:
+        with storage_errors(page):
+            yield
+    except StorageError as error:
+        cause, folder = error.__cause__, _shown(page.parent)
+        match cause.errno if isinstance(cause, OSError) else None:
+            case errno.ENOENT:
+                remedy = f"make the folder {folder} first, or pass another `--out`"
+            case errno.ENOSPC | errno.EDQUOT:
+                remedy = f"free some space in {folder}, or pass an `--out` on another disk"
+            case errno.ENAMETOOLONG:
+                remedy = "pass an `--out` with a shorter name"
+            case _:
+                remedy = "pass an `--out` in a folder that you can write to"
+        raise StorageError(printable(error.problem), remedy=remedy) from cause
 
 
 def _shown(path: Path) -> str:
