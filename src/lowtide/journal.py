@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Literal, Self, TypeAlias, get_args
 
 from lowtide.errors import DataError, StorageError
@@ -142,18 +141,13 @@ class Journal:
             if self._file is not None:
                 with suppress(OSError):
                     self._file.close()
-            report, self._on_failure = self._on_failure, _ignore
-            report(error)
+            report, self._on_failure = self._on_failure, lambda _error: None
+            report(error)  # only the first failure is reported
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 
@@ -185,10 +179,6 @@ def cut_torn_line(file: BinaryIO) -> None:
         end = start
     if end != file.seek(0, os.SEEK_END):
         file.truncate(end)
-
-
-def _ignore(_error: StorageError) -> None:
-    """Only the first failure is reported."""
 
 
 def read_journal(

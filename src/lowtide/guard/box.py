@@ -1,4 +1,4 @@
-"""A memory cgroup for one command: what does not fit in it dies there, and nothing else does.
+"""A memory cgroup for one command: where it runs out of memory, only its own processes are killed.
 
     with open_box(256 * MIB) as box:
         command = box.command_inside(["python", "job.py"]) if box else ["python", "job.py"]

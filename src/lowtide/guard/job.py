@@ -1,4 +1,4 @@
-"""A job under watch: started here or found by its process id; sent our signals, asked to stop, and ended."""
+"""A job under watch: started here or found by its process id, sent signals, asked to stop, and ended."""
 
 from __future__ import annotations
 

@@ -16,7 +16,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
@@ -169,28 +168,17 @@ class PeakMeter:
         self.last = NOTHING_USED
         self.sample_count = 0
 
-    def start(self) -> None:
+    def __enter__(self) -> PeakMeter:
         """Take a first sample and continue in the background."""
         self._sample()
         self._thread.start()
+        return self
 
-    def stop(self) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Take a last sample; the figures do not change afterwards."""
         self._stopped.set()
         self._thread.join()
         self._sample()
-
-    def __enter__(self) -> PeakMeter:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def _watch(self) -> None:
         while not self._stopped.wait(self._interval_seconds):

@@ -38,6 +38,11 @@ class Stage(IntEnum):
     ASK = 2
     END = 3
 
+    @property
+    def in_words(self) -> str:
+        """`note`, `ask` or `end`: as options and records name it."""
+        return self.name.lower()
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:

@@ -36,7 +36,7 @@ def show_watch(
     """A listener for the stream: silent, a screen that is removed at the end of the block, or lines."""
     stream = stream or sys.stderr
     if quiet or stream is None:
-        yield _silence
+        yield lambda _event: None
     elif screen and stream.isatty():
         with _screen(stream, limit_bytes) as listen:
             yield as_long_as_it_is_heard(listen, stream)
@@ -108,10 +108,6 @@ def reading_line(reading: Reading, limit_bytes: int) -> str:
 
 def _gpu_words(gpu: GpuReading) -> str:
     return f"GPU {gpu.index} {format_bytes(gpu.used_bytes)} of {format_bytes(gpu.total_bytes)}"
-
-
-def _silence(_event: WatchEvent) -> None:
-    """Show nothing."""
 
 
 def _line_writer(stream: TextIO, limit_bytes: int) -> WatchListener:

@@ -22,7 +22,6 @@ from lowtide.guard.alerts import (
     WatchResult,
     alert_line,
     append_alert,
-    stage_name,
 )
 from lowtide.guard.forecast import forecast
 from lowtide.guard.job import (
@@ -190,7 +189,7 @@ class _Watching:
             self._alerts += 1
             top = [asdict(one) for one in alert.top]
             self._timeline.journal.write(
-                "alert", stage=stage_name(alert), reason=alert.reason, top=top
+                "alert", stage=alert.stage.in_words, reason=alert.reason, top=top
             )
             self._listen(alert)
             self._send(alert, reading)
@@ -200,7 +199,7 @@ class _Watching:
             self._look_ahead(reading)
 
     def _choose_asking(self, reading: Reading) -> None:
-        """Begin to ask when the threshold is passed; a job that gave back enough is asked no more."""
+        """Begin to ask when the threshold is passed; a job that gave back enough is no longer asked."""
         if self._steps.stage >= Stage.ASK and self._asking is None:
             self._asking = Asking(
                 job=self._job,
@@ -213,7 +212,7 @@ class _Watching:
             self._asking = None
 
     def _act(self, now: float) -> None:
-        """Ask as long as there is time; end it when the threshold is passed or the time is over."""
+        """Ask while the grace period lasts; end the job when the last threshold or the period is over."""
         if self._asking is None or self._forced:
             return
         self._note(self._asking.advance(now))
