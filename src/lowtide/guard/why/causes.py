@@ -41,8 +41,7 @@ def remedies_for(evidence: Evidence, finding: Finding) -> list[str]:
     return list(dict.fromkeys([*own, *(finding.remedies or usual)]))
 
 
-def _running(evidence: Evidence, finding: Finding) -> Iterator[str]:
-    del finding
+def _running(evidence: Evidence, _finding: Finding) -> Iterator[str]:
     pid = evidence.living.pid if evidence.living else None
     if evidence.living is not None and evidence.living.state == "stopped":
         yield f"`kill -CONT {pid}` resumes it, or `fg` in the shell that started it"
@@ -58,8 +57,7 @@ def _resume(evidence: Evidence, finding: Finding) -> Iterator[str]:
         yield "run the same command again: it resumes from the last checkpoint, if there is one"
 
 
-def _cgroup(evidence: Evidence, finding: Finding) -> Iterator[str]:
-    del finding
+def _cgroup(evidence: Evidence, _finding: Finding) -> Iterator[str]:
     limit = evidence.session.limit_bytes if evidence.session else None
     if evidence.reading is not None and evidence.reading.cgroup_limit_bytes:
         limit = evidence.reading.cgroup_limit_bytes
@@ -72,8 +70,7 @@ def _cgroup(evidence: Evidence, finding: Finding) -> Iterator[str]:
     yield "`lowtide watch --limit SIZE -- COMMAND` asks it to stop before the kernel kills it"
 
 
-def _machine(evidence: Evidence, finding: Finding) -> Iterator[str]:
-    del finding
+def _machine(evidence: Evidence, _finding: Finding) -> Iterator[str]:
     yield from _take_less(evidence)
     yield (
         "`lowtide watch --limit SIZE -- COMMAND` keeps it below what the machine has: it is asked to stop, "
@@ -186,8 +183,7 @@ def _disk(evidence: Evidence, finding: Finding) -> Iterator[str]:
     yield from _resume(evidence, finding)
 
 
-def _watch_limit(evidence: Evidence, finding: Finding) -> Iterator[str]:
-    del finding
+def _watch_limit(evidence: Evidence, _finding: Finding) -> Iterator[str]:
     limit = evidence.session.limit_bytes if evidence.session else None
     if limit is not None:
         more = format_bytes(int(limit * _SPARE_SHARE))
@@ -204,8 +200,7 @@ def _failed(evidence: Evidence, finding: Finding) -> Iterator[str]:
         yield "its output names no error: look up what this exit code means to the program"
 
 
-def _unknown(evidence: Evidence, finding: Finding) -> Iterator[str]:
-    del finding
+def _unknown(evidence: Evidence, _finding: Finding) -> Iterator[str]:
     if not evidence.kernel.sources:
         yield "read the kernel's log as root: `sudo dmesg | grep -i 'killed process'`, or `sudo lowtide why …`"
     if not evidence.pids:

@@ -151,20 +151,14 @@ def parse_kernel_log(lines: Iterable[str], *, source: str, clock: Clock) -> Kern
 
 def join_logs(logs: Iterable[KernelLog]) -> KernelLog:
     """One log of several; an event that two of them report is kept once."""
-    records: list[KernelRecord] = []
-    sources: list[str] = []
-    unread: list[UnreadLog] = []
-    begins: list[float] = []
+    logs, records = list(logs), list[KernelRecord]()
     for log in logs:
         records += [one for one in log.records if not any(_same(one, other) for other in records)]
-        sources += log.sources
-        unread += log.unread
-        begins += [] if log.first_at is None else [log.first_at]
     return KernelLog(
         records=tuple(records),
-        sources=tuple(sources),
-        unread=tuple(unread),
-        first_at=min(begins, default=None),
+        sources=tuple(source for log in logs for source in log.sources),
+        unread=tuple(unread for log in logs for unread in log.unread),
+        first_at=min((log.first_at for log in logs if log.first_at is not None), default=None),
     )
 
 
