@@ -37,7 +37,10 @@ class Point:
     def join(self, later: Point) -> None:
         """Take in the values of the next point."""
         self.last_seconds, self.last = later.last_seconds, later.last
-        self.low, self.high = min(self.low, later.low), max(self.high, later.high)
+        if later.low < self.low:  # faster than `min`, a million times
+            self.low = later.low
+        if later.high > self.high:
+            self.high = later.high
         self.total += later.total
         self.count += later.count
 
@@ -49,15 +52,22 @@ class Series:
         self._most = most
         self._width_seconds = _NARROWEST_SECONDS
         self._points: list[Point] = []
+        self._key = (-1, -1)
 
     def add(self, seconds: float, value: float, session: int = 0) -> None:
         """Add a value, no earlier than the one before."""
-        new = [Point(session, seconds, seconds, value, value, value, 1, value)]
-        self._points[-1:] = _merge(self._points[-1:] + new, self._width_seconds)
+        new = Point(session, seconds, seconds, value, value, value, 1, value)
+        key = (session, int(seconds / self._width_seconds))
+        if key == self._key:
+            self._points[-1].join(new)
+            return
+        self._key = key
+        self._points.append(new)
         if len(self._points) > 2 * self._most + session:
             while len(self._points) > self._most + session:
                 self._width_seconds *= 2
                 self._points = _merge(self._points, self._width_seconds)
+            self._key = (session, int(self._points[-1].first_seconds / self._width_seconds))
 
     def points(self, most: int | None = None) -> list[Point]:
         """At most `most` points in the order of time, and at least one for each session."""
