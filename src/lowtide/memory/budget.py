@@ -67,9 +67,7 @@ def choose_budget(text: str | int | None, limit: MemoryLimit, *, generous: bool 
         quarter = min(limit.total_bytes // DEFAULT_SHARE, DEFAULT_MOST_BYTES)
         default = min(max(quarter, DEFAULT_LEAST_BYTES), limit.total_bytes)
         return Budget(total_bytes=default, source="default", limit=limit)
-    total_bytes = size_or_share(
-        text, whole_bytes=limit.total_bytes, flag="--memory", example="256MiB"
-    )
+    total_bytes = _named_bytes(text, limit)
     if total_bytes > limit.total_bytes:
         raise DoesNotFitError(
             f"--memory {text} is more than the {format_bytes(limit.total_bytes)} "
@@ -103,12 +101,12 @@ def advise_memory(limit: MemoryLimit, wanted_bytes: int) -> str:
     )
 
 
-def size_or_share(text: str, *, whole_bytes: int, flag: str, example: str) -> int:
-    """Bytes of a size such as `40GB`, or of a share such as `80%` of the whole."""
+def _named_bytes(text: str, limit: MemoryLimit) -> int:
     percent = _PERCENT.fullmatch(text)
-    named = int(whole_bytes * float(percent[1]) / 100) if percent else parse_bytes(text)
+    named = int(limit.total_bytes * float(percent[1]) / 100) if percent else parse_bytes(text)
     if named <= 0:
         raise UsageError(
-            f"{flag} {text} leaves nothing to work with", remedy=f"pass `{flag} {example}` or more"
+            f"--memory {text} leaves nothing to work with",
+            remedy="pass `--memory 256MiB` or more, or leave it out",
         )
     return named

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,13 +12,13 @@ from pathlib import Path
 
 from lowtide.errors import UsageError
 from lowtide.guard.job import is_above_us
-from lowtide.memory.budget import size_or_share
 from lowtide.memory.limits import AVAILABLE, machine_limit
 from lowtide.memory.pressure import Stage, Thresholds, floor_bytes
 from lowtide.memory.proc_files import machine_memory
-from lowtide.units import MIB, format_bytes
+from lowtide.units import MIB, format_bytes, parse_bytes
 
 _FENCE_SHARE = 0.05
+_SHARE = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*%")
 _LEAST_FENCE_BYTES = 64 * MIB
 """The kernel's limit lies at least this far above the guard's: a job that can be asked is not killed."""
 
@@ -116,8 +117,16 @@ def state_folder(environment: Mapping[str, str]) -> Path:
 
 
 def _size(text: str, flag: str, *, whole: int) -> int:
+    """Bytes of a size such as `40GB`, or of a share such as `80%` of the whole."""
     example = "80%" if flag == "--limit" else "2GiB"
-    size = size_or_share(text, whole_bytes=whole, flag=flag, example=example)
-    if size > whole and "%" in text:
-        raise UsageError(f"{flag} {text} is more than there is", remedy=f"pass `{flag} {example}`")
+    if text.strip().endswith("%"):
+        share = _SHARE.fullmatch(text.strip())
+        if share is None or not 0 < float(share[1]) <= 100:
+            raise UsageError(
+                f"{text!r} is not a share", remedy=f"pass a size, as in `{flag} {example}`"
+            )
+        return round(whole * float(share[1]) / 100)
+    size = parse_bytes(text)
+    if size <= 0:
+        raise UsageError(f"{flag} of {text} is nothing", remedy=f"pass `{flag} {example}`")
     return size
