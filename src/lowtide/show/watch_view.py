@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from itertools import pairwise
 from time import monotonic
 from typing import TYPE_CHECKING, TextIO
@@ -65,9 +66,7 @@ def show_watched(result: WatchResult, limit_bytes: int, *, as_json: bool, quiet:
     """Print the result as JSON on stdout, or as one line on stderr: stdout is the job's own."""
     if as_json:
         record = {
-            "exit_code": result.end.exit_code,
-            "signal": result.end.signal,
-            "oom_kills": result.end.oom_kills,
+            **asdict(result.end),
             "seconds": round(result.seconds, 3),
             "peak_private_bytes": result.peak_private_bytes,
             "peak_gpu_bytes": {str(gpu.index): gpu.used_bytes for gpu in result.fullest_gpus},

@@ -317,9 +317,7 @@ class Timeline:
         self.journal.write(
             "end",
             outcome="ended",
-            exit_code=end.exit_code,
-            signal=end.signal,
-            oom_kills=end.oom_kills,
+            **asdict(end),
             peak_private_bytes=peak_private_bytes,
             forced=forced,
             **self._file_fields("ended"),

@@ -62,12 +62,16 @@ def _cgroup(evidence: Evidence, _finding: Finding) -> Iterator[str]:
     if evidence.reading is not None and evidence.reading.cgroup_limit_bytes:
         limit = evidence.reading.cgroup_limit_bytes
     if limit is not None:
-        more = format_bytes(int(limit * _SPARE_SHARE))
-        yield f"raise the limit if the machine has enough memory: from {format_bytes(limit)} to {more}"
+        yield _raise("the limit", limit)
     else:
         yield "raise the memory limit of its cgroup, container or job (`docker run --memory`, `#SBATCH --mem`)"
     yield from _take_less(evidence)
     yield "`lowtide watch --limit SIZE -- COMMAND` asks it to stop before the kernel kills it"
+
+
+def _raise(name: str, limit_bytes: int) -> str:
+    now, more = format_bytes(limit_bytes), format_bytes(int(limit_bytes * _SPARE_SHARE))
+    return f"raise {name} if the machine has enough memory: from {now} to {more}"
 
 
 def _machine(evidence: Evidence, _finding: Finding) -> Iterator[str]:
@@ -186,8 +190,7 @@ def _disk(evidence: Evidence, finding: Finding) -> Iterator[str]:
 def _watch_limit(evidence: Evidence, _finding: Finding) -> Iterator[str]:
     limit = evidence.session.limit_bytes if evidence.session else None
     if limit is not None:
-        more = format_bytes(int(limit * _SPARE_SHARE))
-        yield f"raise `--limit` if the machine has enough memory: from {format_bytes(limit)} to {more}"
+        yield _raise("`--limit`", limit)
     yield from _take_less(evidence)
 
 
