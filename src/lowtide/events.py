@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from lowtide.memory.reading import MemoryRead as MemoryRead  # sent about once a second
+
 StopReason: TypeAlias = Literal["interrupted", "terminated"]
 """Why a stage was asked to stop: by Ctrl-C, or by a signal from someone who needs the machine."""
 
@@ -32,19 +34,6 @@ class Advanced:
     elapsed_seconds: float
     resumed_bytes: int = 0
     """The part of `done_bytes` that was done before this run; rates must not count it."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryRead:
-    """Memory that the run uses and that the machine has left; sent about once a second."""
-
-    private_bytes: int
-    mapped_bytes: int
-    """Mapped page cache: shown, never counted."""
-    swapped_bytes: int
-    available_bytes: int
-    stalled_percent: float | None = None
-    """Share of the last ten seconds in which all work waited for memory; None where unknown."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

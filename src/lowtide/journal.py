@@ -1,4 +1,4 @@
-"""What happened in a run, one JSON object a line, readable while it goes on. The only reader of these files.
+"""What happened in a run, one JSON object a line, readable while the run lasts. The only reader of these files.
 
     {"event": "step", "at": 1784550000.25, "step": 12, "loss": 9.81, …}
 
@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from types import TracebackType
 from typing import BinaryIO, Literal, Self, TypeAlias, get_args
 
 from lowtide.errors import DataError, StorageError
@@ -32,13 +31,14 @@ from lowtide.events import (
     Evaluated,
     Event,
     Learnt,
-    MemoryRead,
     Note,
     Sampled,
     Saved,
     Stepped,
 )
-from lowtide.storage.publish import publish, storage_errors, sync_file
+from lowtide.memory.reading import GpuReading, MemoryRead, ProcessUse, Reading
+from lowtide.series import Series
+from lowtide.storage.publish import partial_path, publish, storage_errors, sync_file
 
 RecordName: TypeAlias = Literal[
     "start",
@@ -78,10 +78,10 @@ _GLANCE = re.compile(
 )
 _MOST_PIDS = 4096
 _MOST_ALERTS = 8
-_MOST_READINGS = 128
 _FIRST_LINE_BYTES = 1 << 16
-_MOST_SIZE = 1 << 62
-"""A larger number in a record was not written by us."""
+_MOST_SIZE, _MOST_VALUE = 1 << 60, 1e30
+"""A larger number in a record was not written by us; sums of such would not be finite."""
+_MOST_CHARACTERS, _MOST_OBJECTS = 20_000, 8
 _OUR_NAMES = (
     "lowtide",
     "python",
@@ -141,18 +141,13 @@ class Journal:
             if self._file is not None:
                 with suppress(OSError):
                     self._file.close()
-            report, self._on_failure = self._on_failure, _ignore
-            report(error)
+            report, self._on_failure = self._on_failure, lambda _error: None
+            report(error)  # only the first failure is reported
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         self.close()
 
 
@@ -184,10 +179,6 @@ def cut_torn_line(file: BinaryIO) -> None:
         end = start
     if end != file.seek(0, os.SEEK_END):
         file.truncate(end)
-
-
-def _ignore(_error: StorageError) -> None:
-    """Only the first failure is reported."""
 
 
 def read_journal(
@@ -222,7 +213,7 @@ def rewind(path: Path, step: int) -> int:
     dropped = sum(1 for kept, _ in _lines_to_keep(path, step) if not kept)
     if not dropped:
         return 0
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    partial = partial_path(path)
     try:
         with storage_errors(path), partial.open("wb", buffering=_PART_BYTES) as file:
             for kept, line in _lines_to_keep(path, step):
@@ -269,7 +260,7 @@ def _parse(line: bytes, path: Path, number: int) -> dict[str, object]:
     if not isinstance(record, dict):
         raise DataError(
             f"line {number} of {path} is not a JSON object",
-            remedy=f"remove that line, or move {path} away: a run goes on without its old log",
+            remedy=f"remove that line, or move {path} away: a run continues without its old log",
         )
     return record
 
@@ -295,21 +286,6 @@ class LogSpan:
     began_bytes: int = 0
     ended_bytes: int | None = None
     """None: to the end of the file."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordedMemory:
-    """The memory figures of one record, of a `watch` or of a lowtide run."""
-
-    at: float | None
-    private_bytes: int | None = None
-    swapped_bytes: int | None = None
-    available_bytes: int | None = None
-    stalled_percent: float | None = None
-    cgroup_limit_bytes: int | None = None
-    gpu_used_bytes: int | None = None
-    """Of the fullest card."""
-    gpu_total_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -357,7 +333,7 @@ class Session:
     """Files that the job wrote its output to."""
     pids: frozenset[int] = frozenset()
     names: frozenset[str] = frozenset()
-    last: RecordedMemory | None = None
+    last: Reading | None = None
     alerts: tuple[RecordedAlert, ...] = ()
     """The newest ones."""
     end: RecordedEnd | None = None
@@ -367,19 +343,17 @@ class Session:
     """The last line was cut short: the process died while writing, or is writing now."""
     damage: str = ""
     """Which lines could not be read."""
-    _readings: list[RecordedMemory] = field(default_factory=list)
-    """About evenly spread over the session, however long it is."""
-    _reading_count: int = 0
-    _stride: int = 1
+    _private: Series = field(default_factory=lambda: Series(64))
 
     @property
-    def middle(self) -> RecordedMemory | None:
-        """The memory halfway through the session, which tells growth from a large start."""
+    def middle_bytes(self) -> int | None:
+        """Private memory halfway through the session, which distinguishes growth from a large start."""
         if self.started_at is None or self.last_at is None:
             return None
         halfway = (self.started_at + self.last_at) / 2
-        timed = [one for one in self._readings if one.at is not None]
-        return min(timed, key=lambda one: abs((one.at or 0) - halfway), default=None)
+        points = self._private.points()
+        nearest = min(points, key=lambda one: abs(one.seconds - halfway), default=None)
+        return None if nearest is None else round(nearest.mean)
 
     def add(self, record: Record) -> None:
         """Take in the next record."""
@@ -403,23 +377,15 @@ class Session:
             self.logs = tuple(replace(log, ended_bytes=ends.get(log.path)) for log in self.logs)
 
     def _add_memory(self, record: Record) -> None:
-        reading = read_memory(record)
+        reading = read_reading(record)
         if reading.available_bytes is None and self.last is not None:
             reading = replace(reading, available_bytes=self.last.available_bytes)
         self.last = reading
-        self._reading_count += 1
-        if self._reading_count % self._stride == 0:
-            self._readings.append(reading)
-        if len(self._readings) > _MOST_READINGS:
-            self._readings, self._stride = self._readings[::2], 2 * self._stride
-        for process in objects(record, "top"):
-            if len(self.pids) >= _MOST_PIDS:
-                break
-            pid, name = whole(process, "pid"), text(process, "name")[:15]
-            if pid is not None and pid not in self.pids:
-                self.pids |= {pid}
-            if name and name not in self.names:
-                self.names |= {name}
+        if reading.at:
+            self._private.add(reading.at, reading.private_bytes)
+        if len(self.pids) < _MOST_PIDS:
+            self.pids |= {one.pid for one in reading.top}
+            self.names |= {one.name[:15] for one in reading.top if one.name}
 
 
 def is_journal(path: Path) -> bool:
@@ -483,20 +449,35 @@ def _begin_session(path: str, record: Record) -> Session:
     )
 
 
-def read_memory(record: Record) -> RecordedMemory:
-    """The memory figures of a record."""
-    fullest = max(
-        objects(record, "gpus"), key=lambda one: whole(one, "used_bytes") or 0, default={}
-    )
-    return RecordedMemory(
-        at=number(record, "at"),
-        private_bytes=whole(record, "private_bytes"),
-        swapped_bytes=whole(record, "swapped_bytes"),
+def read_reading(record: Record) -> Reading:
+    """The memory figures of a record of any kind; missing ones are zero or None."""
+    sizes = {name: whole(record, f"{name}_bytes") or 0 for name in ("private", "mapped", "swapped")}
+    return Reading(
+        at=number(record, "at") or 0.0,
+        private_bytes=sizes["private"],
+        mapped_bytes=sizes["mapped"],
+        swapped_bytes=sizes["swapped"],
         available_bytes=whole(record, "available_bytes"),
         stalled_percent=number(record, "stalled_percent"),
+        cgroup_bytes=whole(record, "cgroup_bytes"),
         cgroup_limit_bytes=whole(record, "cgroup_limit_bytes"),
-        gpu_used_bytes=whole(fullest, "used_bytes"),
-        gpu_total_bytes=whole(fullest, "total_bytes"),
+        gpus=tuple(
+            GpuReading(
+                index=whole(one, "index") or 0,
+                name=text(one, "name"),
+                used_bytes=whole(one, "used_bytes") or 0,
+                total_bytes=whole(one, "total_bytes") or 0,
+            )
+            for one in objects(record, "gpus")
+        ),
+        top=tuple(
+            ProcessUse(
+                pid=whole(one, "pid") or 0,
+                name=text(one, "name"),
+                private_bytes=whole(one, "private_bytes") or 0,
+            )
+            for one in objects(record, "top")
+        ),
     )
 
 
@@ -515,27 +496,29 @@ def read_end(record: Record) -> RecordedEnd:
     )
 
 
-def whole(record: Record, name: str) -> int | None:
-    """An integer field; None where it is missing or absurd."""
-    value = record.get(name)
-    if not isinstance(value, int) or isinstance(value, bool):
-        return None
-    return value if abs(value) < _MOST_SIZE else None
-
-
 def number(record: Record, name: str) -> float | None:
     """A finite number; None where it is missing or absurd."""
     value = record.get(name)
-    return float(value) if isinstance(value, (int, float)) and abs(value) < 1e15 else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < _MOST_VALUE else None  # false for NaN as well
+
+
+def whole(record: Record, name: str) -> int | None:
+    """A whole number that is not negative; None where it is missing or absurd."""
+    value = number(record, name)
+    return int(value) if value is not None and 0 <= value < _MOST_SIZE else None
 
 
 def text(record: Record, name: str) -> str:
-    """A string; empty where it is missing."""
+    """A string, cut if it is very long; empty where it is missing."""
     value = record.get(name)
-    return value if isinstance(value, str) else ""
+    return value[:_MOST_CHARACTERS] if isinstance(value, str) else ""
 
 
 def objects(record: Record, name: str) -> list[Record]:
-    """The JSON objects of a list; empty where it is missing."""
+    """The first JSON objects of a list; empty where it is missing."""
     value = record.get(name)
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
+    if not isinstance(value, list):
+        return []
+    return [one for one in value[:_MOST_OBJECTS] if isinstance(one, dict)]

@@ -31,7 +31,7 @@ from lowtide.guard.doctor.check_software import (
     satisfies,
 )
 from lowtide.guard.doctor.checks import Check, Examination
-from lowtide.guard.reading import GpuReading
+from lowtide.memory.reading import GpuReading
 from lowtide.units import GIB, MIB
 
 NEEDED = [

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from lowtide.guard.forecast import Forecast, History, forecast
+from lowtide.guard.forecast import Forecast, forecast
+from lowtide.series import Series
 
 GB = 10**9
 LIMIT, BASE = 60 * GB, 4 * GB
@@ -17,8 +18,8 @@ RATE = (LIMIT - BASE) / WHOLE
 Curve = Callable[[float, random.Random], float]
 
 
-def seen(curve: Curve, seconds: float, *, seed: int, readings: int = 3000) -> History:
-    history, chance = History(), random.Random(seed)
+def seen(curve: Curve, seconds: float, *, seed: int, readings: int = 3000) -> Series:
+    history, chance = Series(512), random.Random(seed)
     for number in range(readings):
         at = seconds * number / readings
         history.add(at, max(0, int(curve(at, chance))))
@@ -102,7 +103,7 @@ def test_nothing_is_said_after_a_few_readings_or_beyond_the_limit() -> None:
 
     assert forecast(seen(leak, 5.0, seed=0), LIMIT) is None
     assert forecast(seen(leak, 100.0, seed=0), LIMIT) is None
-    assert forecast(History(), LIMIT) is None
+    assert forecast(Series(512), LIMIT) is None
 
 
 def test_in_words_it_names_rate_limit_and_time() -> None:

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from lowtide.guard.reading import GpuReading, open_gpus
+from lowtide.guard.reading import open_gpus
+from lowtide.memory.reading import GpuReading
 
 
 class DriverError(Exception):

@@ -89,11 +89,11 @@ def test_asking_goes_by_steps(tmp_path: Path) -> None:
         process.stdout.readline()
         with find_job(process.pid) as job:
             asking = Asking(job=job, grace_seconds=10.0, stop_file=stop, began=100.0)
-            assert asking.go_on(100.0) == f"left the stop file {stop}"
+            assert asking.advance(100.0) == f"left the stop file {stop}"
             assert stop.exists()
-            assert asking.go_on(104.9) is None
-            assert asking.go_on(105.0) == f"sent SIGTERM to process {process.pid}"
-            assert asking.go_on(109.9) is None  # a single process has been asked already
+            assert asking.advance(104.9) is None
+            assert asking.advance(105.0) == f"sent SIGTERM to process {process.pid}"
+            assert asking.advance(109.9) is None  # a single process has been asked already
             assert not asking.is_over(109.9)
             assert asking.is_over(110.0)
             job.end()

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.guard.reading import Reader, read_process
-from lowtide.memory.meter import tree_of
+from lowtide.guard.reading import Reader
+from lowtide.memory.meter import read_process, tree_of
 from lowtide.units import MIB
 from tests.memory.vfork import child_in_vfork
 

@@ -14,7 +14,8 @@ from lowtide.guard.why.death_texts import find_death_texts
 from lowtide.guard.why.evidence import Evidence, Exit, MachineFacts, TextLog, exit_of
 from lowtide.guard.why.kernel_log import KernelLog, KernelRecord
 from lowtide.guard.why.verdict import Verdict, judge
-from lowtide.journal import RecordedEnd, RecordedMemory, Session
+from lowtide.journal import RecordedEnd, Session
+from lowtide.memory.reading import Reading
 from lowtide.units import GIB, MIB
 
 NOW = 1_000_000.0
@@ -28,7 +29,7 @@ SESSION = Session(
     names=frozenset({"python3"}),
     started_at=NOW - 100,
     last_at=NOW,
-    last=RecordedMemory(at=NOW, private_bytes=GIB, available_bytes=8 * GIB),
+    last=Reading(at=NOW, private_bytes=GIB, available_bytes=8 * GIB),
 )
 KILLED = RecordedEnd(at=NOW, outcome="ended", exit_code=137, signal=9)
 WATCHED = replace(NOTHING, pid=77, session=replace(SESSION, end=KILLED))
@@ -218,7 +219,7 @@ def test_a_watch_that_was_no_parent_knows_no_code_and_says_so() -> None:
 
 def test_what_speaks_against_the_verdict_is_shown() -> None:
     tight = replace(
-        SESSION, end=KILLED, last=RecordedMemory(at=NOW, private_bytes=GIB, available_bytes=MIB)
+        SESSION, end=KILLED, last=Reading(at=NOW, private_bytes=GIB, available_bytes=MIB)
     )
     verdict = judge(replace(WATCHED, session=tight, kernel=SILENT))
     assert in_short(verdict) == ("killed from outside", "possible")

@@ -115,7 +115,7 @@ def test_a_file_that_was_mapped_and_read_through_is_page_cache(tmp_path: Path) -
     assert use.private_bytes - bare < 4 * MIB
     assert use.mapped_file_bytes > 190 * MIB
     assert estimate is not None
-    resident_bytes = estimate.private_bytes + estimate.mapped_file_bytes
+    resident_bytes = estimate.private_bytes + estimate.mapped_bytes
     assert resident_bytes > 190 * MIB  # what other meters would have shown
 
 
@@ -369,5 +369,4 @@ def test_other_systems_get_an_estimate() -> None:
     estimate = estimate_process(os.getpid())
     assert estimate is not None
     assert estimate.private_bytes > 0
-    assert estimate.mapped_file_bytes >= 0
-    assert not estimate.exact
+    assert estimate.mapped_bytes >= 0

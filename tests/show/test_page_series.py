@@ -7,7 +7,8 @@ import random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.show.page.series import FirstAndLast, Series
+from lowtide.series import Series
+from lowtide.show.page.facts import FirstAndLast
 
 VALUES = st.floats(min_value=-1e9, max_value=1e9)
 MOMENTS = st.lists(

@@ -1,4 +1,4 @@
-"""`lowtide watch`: any job, noted, asked and ended before the kernel does it."""
+"""`lowtide watch`: warn about any job, ask it to stop, and end it before the kernel does."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SECONDS = click.FloatRange(0.05, 30 * 86_400.0)
     type=click.Choice(["note", "ask", "end"]),
     default="ask",
     show_default=True,
-    help="How far to go: tell, ask it to stop, or end it.",
+    help="How far to go: warn, ask it to stop, or end it.",
 )
 @click.option(
     "--grace",
@@ -70,7 +70,7 @@ SECONDS = click.FloatRange(0.05, 30 * 86_400.0)
     cls=Option,
     command_line_only="it starts a program, and a file that lies in a folder must not",
     metavar="SHELL",
-    help="Run this for every alert; $LOWTIDE_REASON tells why.",
+    help="Run this for every alert; $LOWTIDE_REASON says why.",
 )
 @click.option(
     "--every",
@@ -128,7 +128,7 @@ def watch_command_line(
         stop_file=stop_file,
         on_alert=on_alert,
     )
-    limit_bytes = settings.lines.limit_bytes
+    limit_bytes = settings.thresholds.limit_bytes
     with show_watch(quiet=quiet, limit_bytes=limit_bytes, screen=pid is not None) as listen:
         if pid is not None:
             result = watch_process(pid, settings, listen, environment=os.environ)

@@ -14,16 +14,16 @@ from typing import TypeAlias
 from lowtide.events import Note
 from lowtide.guard.forecast import Forecast
 from lowtide.guard.job import JobEnd
-from lowtide.guard.reading import GpuReading, Reading
-from lowtide.guard.stages import Alert
+from lowtide.memory.pressure import Alert
+from lowtide.memory.reading import GpuReading, Reading
 from lowtide.storage.publish import make_private, storage_errors
 from lowtide.units import format_bytes, printable
 
 _PATIENCE_SECONDS = 5.0
 
 
-Watched: TypeAlias = Reading | Alert | Forecast | Note
-WatchListener: TypeAlias = Callable[[Watched], None]
+WatchEvent: TypeAlias = Reading | Alert | Forecast | Note
+WatchListener: TypeAlias = Callable[[WatchEvent], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,16 +41,11 @@ class WatchResult:
     """Each card at its fullest."""
 
 
-def stage_name(alert: Alert) -> str:
-    """`note`, `ask` or `end`."""
-    return alert.stage.name.lower()
-
-
 def alert_line(alert: Alert, job: str) -> str:
     """`2026-11-16 07:01:02 ask  python train.py: the job uses …; heaviest: python 1234 3.1 GiB`."""
     now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
     return printable(
-        f"{now} {stage_name(alert):<4}  {job}: {alert.reason}; heaviest: {heaviest_of(alert)}"
+        f"{now} {alert.stage.in_words:<4}  {job}: {alert.reason}; heaviest: {heaviest_of(alert)}"
     )
 
 
@@ -60,7 +55,7 @@ def heaviest_of(alert: Alert) -> str:
 
 
 def append_alert(path: Path, line: str) -> None:
-    """One more line, for `tail -f`."""
+    """Append a line to the file of alerts."""
     with storage_errors(path):
         make_private(path)
         with path.open("a", encoding="utf-8", errors="backslashreplace") as file:
@@ -68,7 +63,7 @@ def append_alert(path: Path, line: str) -> None:
 
 
 class Hooks:
-    """Runs the user's command for each alert, and never waits for it."""
+    """Runs the user's command for each alert without waiting for it."""
 
     def __init__(self, command: str | None, environment: Mapping[str, str]) -> None:
         self._command = command
@@ -76,12 +71,12 @@ class Hooks:
         self._running: list[subprocess.Popen[bytes]] = []
 
     def run(self, alert: Alert, *, pid: int, used_bytes: int, timeline: Path) -> None:
-        """Start the command. The alert is in its environment: nothing of it can be read as a command."""
+        """Start the command. The alert is in its environment, so no part of it can run as a command."""
         self._running = [one for one in self._running if one.poll() is None]
         if self._command is None:
             return
         variables = {
-            "LOWTIDE_STAGE": stage_name(alert),
+            "LOWTIDE_STAGE": alert.stage.in_words,
             "LOWTIDE_REASON": alert.reason,
             "LOWTIDE_PID": str(pid),
             "LOWTIDE_USED_BYTES": str(used_bytes),
@@ -104,4 +99,4 @@ class Hooks:
             try:
                 one.wait(max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
-                one.returncode = 0  # it goes on without us: no warning that nobody waited for it
+                one.returncode = 0  # it outlives us: Python must not warn that nobody waited for it

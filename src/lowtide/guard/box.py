@@ -1,4 +1,4 @@
-"""A memory cgroup for one command: what does not fit in it dies there, and nothing else does.
+"""A memory cgroup for one command: where it runs out of memory, only its own processes are killed.
 
     with open_box(256 * MIB) as box:
         command = box.command_inside(["python", "job.py"]) if box else ["python", "job.py"]
@@ -20,14 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from lowtide.memory.cgroups import MemoryCgroup, memory_cgroups
+from lowtide.memory.cgroups import UNLIMITED_BYTES, MemoryCgroup, memory_cgroups
 from lowtide.memory.proc_files import read_text
 
 How: TypeAlias = Literal["cgroup v1", "cgroup v2"]
 
 _ENTER = 'echo $$ > "$0" && exec "$@"'
 _TRIES, _WAIT_SECONDS = 100, 0.02
-_UNLIMITED_BYTES = 1 << 60  # v1 writes "no limit" as a number just under 2**63
 _numbers = itertools.count()
 
 
@@ -56,9 +55,9 @@ class Box:
     def limit_bytes(self) -> int | None:
         """What the kernel enforces; None where nothing is set."""
         limit = _number(self.folder / self._file("memory.limit_in_bytes", "memory.max"))
-        return None if limit is None or limit >= _UNLIMITED_BYTES else limit
+        return None if limit is None or limit >= UNLIMITED_BYTES else limit
 
-    def let_go(self) -> None:
+    def release(self) -> None:
         """Move the processes inside to the group of the box's maker: they outlive the box."""
         place = (self.home or self.folder.parent) / "cgroup.procs"
         for _ in range(_TRIES):  # processes that are started meanwhile too

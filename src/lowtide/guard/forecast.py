@@ -1,8 +1,6 @@
-"""When a limit will be reached if a leak goes on: an eight-day leak is seen on the first day.
+"""When a limit will be reached if growth continues: an eight-day leak is seen on the first day.
 
-A `History` keeps how much was used when, in a fixed number of cells: a week costs as much as an hour.
-
-A line is laid under the readings: through the lowest of each stretch of time, so that what a garbage collector
+A line is fitted below the readings: through the lowest of each stretch, so that what a garbage collector
 gives back is not growth, by the median of all slopes between two of them, so that noise and a few steps do not
 move it. One step that stands out from all others, such as a model being loaded, is taken out first. How far
 readings rise above the line is added before the line is followed to the limit.
@@ -12,14 +10,13 @@ from __future__ import annotations
 
 import itertools
 import statistics
-from collections.abc import Iterator
 from dataclasses import dataclass
 
+from lowtide.series import Point, Series
 from lowtide.units import MIB, format_bytes, format_seconds
 
-_MOST_CELLS = 512
 _LEAST_SECONDS = 20.0
-_LEAST_CELLS = 24
+_LEAST_POINTS = 24
 _STRETCHES = (32, 16, 8)
 """How many parts the time is cut into. Teeth longer than a part are found with fewer parts."""
 _LEAST_GROWTH_BYTES = 16 * MIB
@@ -30,63 +27,6 @@ _STANDS_OUT = 4.0
 _SAME_SLOPE = 0.25
 _STILL_GROWING = 0.5
 """Share of the whole slope that the later half must have: what has come to rest is not a leak."""
-
-
-@dataclass(slots=True)
-class Cell:
-    """A stretch of time, and the least and the most that was used in it."""
-
-    at: float
-    """The mean time of its readings."""
-    low: int
-    high: int
-    count: int
-
-
-class History:
-    """Use over time. When its cells are full, neighbours are joined, and new cells cover twice the readings."""
-
-    def __init__(self, *, most_cells: int = _MOST_CELLS) -> None:
-        self._most_cells = most_cells
-        self._cells: list[Cell] = []
-        self._readings_a_cell = 1
-
-    def add(self, at: float, used_bytes: int) -> None:
-        """Take in a reading; they come in order of time."""
-        last = self._cells[-1] if self._cells else None
-        if last is not None and last.count < self._readings_a_cell:
-            _join(last, Cell(at, used_bytes, used_bytes, 1))
-            return
-        if len(self._cells) == self._most_cells:
-            halved = self._cells[::2]
-            for cell, other in zip(halved, self._cells[1::2], strict=False):
-                _join(cell, other)
-            self._cells, self._readings_a_cell = halved, 2 * self._readings_a_cell
-        self._cells.append(Cell(at, used_bytes, used_bytes, 1))
-
-    @property
-    def cells(self) -> list[Cell]:
-        return self._cells
-
-    @property
-    def seconds(self) -> float:
-        """The time from the first cell to the last."""
-        return self._cells[-1].at - self._cells[0].at if self._cells else 0.0
-
-    def last_of(self, count: int) -> Iterator[int]:
-        """The most used in each of `count` equal stretches of the history, for a line of a picture."""
-        cells = self._cells
-        count = min(count, len(cells))
-        for number in range(count):
-            first, end = number * len(cells) // count, (number + 1) * len(cells) // count
-            yield max(cell.high for cell in cells[first:end])
-
-
-def _join(cell: Cell, other: Cell) -> None:
-    total = cell.count + other.count
-    cell.at = (cell.at * cell.count + other.at * other.count) / total
-    cell.low, cell.high = min(cell.low, other.low), max(cell.high, other.high)
-    cell.count = total
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,17 +61,18 @@ class _Line:
         return self.height + self.slope * seconds
 
 
-def forecast(history: History, limit_bytes: int) -> Forecast | None:
-    """None while nothing grows beyond doubt, or the limit is passed already."""
-    cells = history.cells
-    if history.seconds < _LEAST_SECONDS or len(cells) < _LEAST_CELLS:
+def forecast(history: Series, limit_bytes: int) -> Forecast | None:
+    """None while growth is not certain, or if the limit is already passed."""
+    points = history.points()
+    passed = points[-1].seconds - points[0].seconds if points else 0.0
+    if passed < _LEAST_SECONDS or len(points) < _LEAST_POINTS:
         return None
-    line = _lay_line(cells)
-    if line is None or line.slope * history.seconds < _LEAST_GROWTH_BYTES:
+    line = _lay_line(points)
+    if line is None or line.slope * passed < _LEAST_GROWTH_BYTES:
         return None
-    now = cells[-1].at
+    now = points[-1].seconds
     # Nearly all readings of the later half, whose one-time steps are behind it, stay below this above the line.
-    rises = sorted(cell.high - line.at(cell.at) for cell in cells[len(cells) // 2 :])
+    rises = sorted(one.high - line.at(one.seconds) for one in points[len(points) // 2 :])
     above = max(0.0, rises[int(0.95 * (len(rises) - 1))])
     left_bytes = limit_bytes - line.at(now) - above
     if left_bytes <= 0:
@@ -141,9 +82,9 @@ def forecast(history: History, limit_bytes: int) -> Forecast | None:
     )
 
 
-def _lay_line(cells: list[Cell]) -> _Line | None:
-    """The line of the finest cut that is beyond doubt and that another cut confirms."""
-    lines = [_fit(_lows(cells, parts)) for parts in _STRETCHES]
+def _lay_line(points: list[Point]) -> _Line | None:
+    """The line of the finest division that is certain and that another division confirms."""
+    lines = [_fit(_lows(points, parts)) for parts in _STRETCHES]
     sure = [
         line for line in lines if line.lows >= 5 and line.slope > 0 and line.rising >= _RISING_SHARE
     ]
@@ -152,22 +93,22 @@ def _lay_line(cells: list[Cell]) -> _Line | None:
     slopes = [line.slope for line in sure]
     best = min(sure, key=lambda line: line.noise / line.slope)
     agreeing = [one for one in slopes if abs(one - best.slope) <= _SAME_SLOPE * best.slope]
-    lately = _fit(_lows(cells[len(cells) // 2 :], _STRETCHES[1]))
+    lately = _fit(_lows(points[len(points) // 2 :], _STRETCHES[1]))
     goes_on = lately.slope >= _STILL_GROWING * best.slope
     return best if len(agreeing) >= 2 and goes_on else None
 
 
-def _lows(cells: list[Cell], parts: int) -> list[tuple[float, float]]:
+def _lows(points: list[Point], parts: int) -> list[tuple[float, float]]:
     """Time and height of the lowest of each part; the first part, in which things are set up, is left out."""
-    first, last = cells[0].at, cells[-1].at
+    first, last = points[0].seconds, points[-1].seconds
     width = (last - first) / parts
-    lowest: dict[int, Cell] = {}
-    for cell in cells:
-        part = min(parts - 1, int((cell.at - first) / width))
-        if part not in lowest or cell.low < lowest[part].low:
-            lowest[part] = cell
+    lowest: dict[int, Point] = {}
+    for point in points:
+        part = min(parts - 1, int((point.seconds - first) / width))
+        if part not in lowest or point.low < lowest[part].low:
+            lowest[part] = point
     return _without_one_step(
-        [(cell.at, float(cell.low)) for part, cell in sorted(lowest.items()) if part > 0]
+        [(one.seconds, one.low) for part, one in sorted(lowest.items()) if part > 0]
     )
 
 

@@ -1,4 +1,4 @@
-"""A job under watch: started here or found by its process id; sent our signals, asked to stop, and ended."""
+"""A job under watch: started here or found by its process id, sent signals, asked to stop, and ended."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _FIRST_TO_DIE = 500
 """`oom_score_adj`: should the machine run out all the same, the kernel takes the job before the desktop."""
 _TRIES, _PAUSE_SECONDS = 200, 0.01
 _FILE_SHARE = 0.5
-"""Of the grace period, for a job that looks for a stop file."""
+"""Share of the grace period for a job that looks for a stop file, before SIGTERM."""
 _FIRST_SHARE = 0.75
-"""Of the grace period, before the processes below the first one are asked too."""
+"""Share of the grace period after which the processes below the first one are asked too."""
 _MOMENT_SECONDS = 0.25
-"""To receive SIGTERM, for a job that has passed all thresholds at once."""
+"""Time to act on SIGTERM, for a job that has passed all thresholds at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +152,7 @@ def start_job(command: Sequence[str], *, fence_bytes: int | None) -> Iterator[Jo
         finally:
             job.close()
             if box is not None:
-                box.let_go()
+                box.release()
             if process.poll() is None:
                 process.returncode = 0  # it lives on, and nobody waits for it
 
@@ -192,7 +192,7 @@ def find_job(pid: int) -> Iterator[Job]:
 class Asking:
     """Asks a job to stop, in steps: a stop file, SIGTERM to its first process, SIGTERM to all of it.
 
-    Created when the job is to stop; `go_on` is called again and again with the time.
+    Created when the job is to stop; `advance` is called again and again with the time.
     """
 
     job: Job
@@ -201,7 +201,7 @@ class Asking:
     began: float
     _done: int = 0
 
-    def go_on(self, now: float) -> str | None:
+    def advance(self, now: float) -> str | None:
         """Take the next step if it is time; what was done, in words, or None."""
         passed = (now - self.began) / self.grace_seconds if self.grace_seconds else 1.0
         if self._done == 0:
@@ -238,7 +238,7 @@ class Asking:
             with suppress(OSError):
                 self.stop_file.unlink(missing_ok=True)
 
-    def has_had_a_moment(self, now: float) -> bool:
+    def had_time_to_react(self, now: float) -> bool:
         """Whether it was asked at all, even where it passed all thresholds at once."""
         return now - self.began >= min(_MOMENT_SECONDS, self.grace_seconds)
 
@@ -275,10 +275,13 @@ def _has_terminal() -> bool:
 
 def start_time(pid: int) -> int | None:
     """When a process was started, in ticks since boot: ids are used again. None without /proc."""
-    text = read_text(Path(f"/proc/{pid}/stat"))
-    if text is None:
-        return None
-    return int(text.rpartition(") ")[2].split(" ")[19])
+    fields = stat_fields(pid)
+    return int(fields[19]) if fields else None
+
+
+def stat_fields(pid: int) -> list[str]:
+    """The fields of `/proc/PID/stat` from the state on; empty without the process or /proc."""
+    return (read_text(Path(f"/proc/{pid}/stat")) or "").rpartition(") ")[2].split()
 
 
 def _signal(pids: Sequence[int], number: int) -> bool:
@@ -295,10 +298,8 @@ def _signal(pids: Sequence[int], number: int) -> bool:
 
 def _is_zombie(pid: int) -> bool:
     """Whether it is dead and not yet reaped by its parent, or gone."""
-    state = read_text(Path(f"/proc/{pid}/stat"))
-    if state is None:
-        return Path("/proc/self").exists()
-    return state.rpartition(") ")[2][:1] == "Z"
+    fields = stat_fields(pid)
+    return fields[0] == "Z" if fields else Path("/proc/self").exists()
 
 
 def is_above_us(pid: int) -> bool:

@@ -2,7 +2,7 @@
 
 Exact figures (PSS) cost the kernel a walk through page tables: a second for some 100 GB, during which the job's
 own allocations may wait. So every look reads the counters in `status`, which are always at hand. Now and then,
-as often as it costs less than a two-hundredth of the time, an exact look tells how much was counted twice.
+as often as it costs less than a two-hundredth of the time, an exact look finds how much was counted twice.
 """
 
 from __future__ import annotations
@@ -16,67 +16,13 @@ from pathlib import Path
 
 from lowtide.guard.box import Box
 from lowtide.memory.cgroups import MemoryCgroup, cgroup_limits, memory_cgroups
-from lowtide.memory.meter import measure_processes, tree_of, with_own_memory
-from lowtide.memory.pressure import stalled_percent
-from lowtide.memory.proc_files import available_bytes, available_ram_bytes, kib_fields, read_text
+from lowtide.memory.meter import measure_processes, read_process, tree_of, with_own_memory
+from lowtide.memory.proc_files import machine_memory, read_text, stalled_percent
+from lowtide.memory.reading import GpuReading, ProcessUse, Reading
 
 _EXACT_SHARE = 1 / 200
-"""Of the time, for exact looks."""
+"""Share of the time that exact looks may take."""
 _TOP_COUNT = 5
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GpuReading:
-    """Memory of one card; what is used belongs to all processes on it."""
-
-    index: int
-    name: str
-    used_bytes: int
-    total_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessUse:
-    """What one process holds; memory that several share is counted for each."""
-
-    pid: int
-    name: str
-    private_bytes: int
-    """Anonymous and shared-memory pages."""
-    shared_bytes: int
-    """Of these, shared memory."""
-    mapped_bytes: int
-    """Page cache that it has mapped."""
-    swapped_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """Memory of the tree and of its machine at one moment."""
-
-    at: float
-    """Monotonic seconds."""
-    private_bytes: int
-    """The whole tree's, with shared pages counted once; between exact looks it may be too high."""
-    shared_bytes: int
-    mapped_bytes: int
-    swapped_bytes: int
-    process_count: int
-    available_bytes: int
-    swapped_in_bytes: float
-    """Bytes a second that the whole machine swapped in since the last reading."""
-    stalled_percent: float | None
-    """How much of the last ten seconds all work stood still for memory; None where the kernel does not tell."""
-    cgroup_bytes: int | None
-    cgroup_limit_bytes: int | None
-    gpus: tuple[GpuReading, ...] = ()
-    top: tuple[ProcessUse, ...] = ()
-    """The heaviest, heaviest first."""
-
-    @property
-    def used_bytes(self) -> int:
-        """What counts against a limit: swapped pages left memory only because there was not enough of it."""
-        return self.private_bytes + self.swapped_bytes
 
 
 @dataclass(slots=True)
@@ -106,7 +52,6 @@ class Reader:
             return None
         private = self._private(now, uses, exactly=exactly)
         cgroup_bytes, cgroup_limit = self._cgroup()
-        available = available_bytes(self.root)
         return Reading(
             at=now,
             private_bytes=private,
@@ -114,9 +59,9 @@ class Reader:
             mapped_bytes=sum(use.mapped_bytes for use in uses),
             swapped_bytes=sum(use.swapped_bytes for use in uses),
             process_count=len(uses),
-            available_bytes=available_ram_bytes() if available is None else available,
+            available_bytes=machine_memory(self.root)[0],
             swapped_in_bytes=self._swapped_in(now),
-            stalled_percent=stalled_percent(read_text(self.root / "proc/pressure/memory")),
+            stalled_percent=stalled_percent(self.root),
             cgroup_bytes=cgroup_bytes,
             cgroup_limit_bytes=cgroup_limit,
             gpus=tuple(self.read_gpus()),
@@ -154,42 +99,6 @@ class Reader:
         if before is None or now <= before[0]:
             return 0.0
         return (pages - before[1]) * os.sysconf("SC_PAGE_SIZE") / (now - before[0])
-
-
-def read_process(pid: int, root: Path = Path("/")) -> ProcessUse | None:
-    """One process by the counters of its `status`; None when it has ended or holds no memory."""
-    text = read_text(root / f"proc/{pid}/status")
-    if text is None:
-        return _estimate(pid)
-    fields = kib_fields(text)
-    if "RssAnon" not in fields:
-        return None  # a zombie, or a thread of the kernel
-    shared = fields.get("RssShmem", 0)
-    return ProcessUse(
-        pid=pid,
-        name=text.partition("\n")[0].removeprefix("Name:").strip(),
-        private_bytes=fields["RssAnon"] + shared,
-        shared_bytes=shared,
-        mapped_bytes=fields.get("RssFile", 0),
-        swapped_bytes=fields.get("VmSwap", 0),
-    )
-
-
-def _estimate(pid: int) -> ProcessUse | None:
-    """A process on a system without /proc."""
-    if Path("/proc/self").exists():
-        return None
-    use = measure_processes([pid])
-    if not use.process_count:
-        return None
-    return ProcessUse(
-        pid=pid,
-        name=str(pid),
-        private_bytes=use.private_bytes,
-        shared_bytes=0,
-        mapped_bytes=use.mapped_file_bytes,
-        swapped_bytes=use.swapped_bytes,
-    )
 
 
 @contextmanager

@@ -6,23 +6,21 @@ place where its tree is mounted. A container often sees only the lower part of i
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Literal
 
-from lowtide.memory.proc_files import read_text
+from lowtide.memory.proc_files import read_mounts, read_text
 
 Version = Literal["v1", "v2"]
 
-_UNLIMITED_BYTES = 1 << 60  # v1 writes "no limit" as a number just under 2**63
+UNLIMITED_BYTES = 1 << 60  # v1 writes "no limit" as a number just under 2**63
 _LIMIT_FILES: dict[Version, tuple[str, ...]] = {
     "v1": ("memory.limit_in_bytes",),
     "v2": ("memory.max", "memory.high"),  # above `high` the kernel stalls the process
 }
 _USED_FILES: dict[Version, str] = {"v1": "memory.usage_in_bytes", "v2": "memory.current"}
-_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,7 +47,7 @@ class CgroupLimit:
 def memory_cgroups(root: Path = Path("/")) -> list[MemoryCgroup]:
     """Every visible group that holds this process, innermost first, v1 before v2."""
     memberships = _memberships(read_text(root / "proc/self/cgroup") or "")
-    mounts = _memory_mounts(read_text(root / "proc/self/mountinfo") or "")
+    mounts = _memory_mounts(root)
     groups = []
     for version in ("v1", "v2"):
         if version not in mounts or version not in memberships:
@@ -77,7 +75,7 @@ def cgroup_limits(groups: list[MemoryCgroup]) -> list[CgroupLimit]:
                 used_bytes=int(used) if used is not None else None,
             )
             for file, limit_bytes in _read_limits(group)
-            if limit_bytes < _UNLIMITED_BYTES
+            if limit_bytes < UNLIMITED_BYTES
         ]
     return limits
 
@@ -95,27 +93,15 @@ def _memberships(text: str) -> dict[Version, str]:
     return found
 
 
-def _memory_mounts(text: str) -> dict[Version, tuple[str, str]]:
-    """The group at the top of each version's first mount that carries memory, and the mount point.
-
-    Each line of the text reads `31 23 0:28 TOP MOUNT_POINT rw … - KIND source OPTIONS`.
-    """
+def _memory_mounts(root: Path) -> dict[Version, tuple[str, str]]:
+    """The group at the top of each version's first mount that carries memory, and the mount point."""
     found: dict[Version, tuple[str, str]] = {}
-    for line in text.splitlines():
-        left, _, right = line.partition(" - ")
-        before, after = left.split(" "), right.split(" ")
-        if len(before) < 5 or len(after) < 3:
-            continue
-        place = _unescape(before[3]), _unescape(before[4])
-        if after[0] == "cgroup" and "memory" in after[2].split(","):
-            found.setdefault("v1", place)
-        elif after[0] == "cgroup2":
-            found.setdefault("v2", place)
+    for mount in read_mounts(root):
+        if mount.kind == "cgroup" and "memory" in mount.options.split(","):
+            found.setdefault("v1", (mount.top, mount.place))
+        elif mount.kind == "cgroup2":
+            found.setdefault("v2", (mount.top, mount.place))
     return found
-
-
-def _unescape(field: str) -> str:
-    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), field)
 
 
 def _inside_mount(path: str, top: str) -> PurePosixPath:

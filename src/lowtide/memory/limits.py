@@ -1,7 +1,7 @@
 """How much memory the machine allows: the least of every ancestor cgroup, Slurm's grant, and free memory.
 
 On a laptop that is MemAvailable, in a container its cgroup, in a cluster job whichever is smaller. The limit
-names its source, so that people can tell where it comes from and change it.
+names its source, so that people know where it comes from and can change it.
 """
 
 from __future__ import annotations
@@ -29,8 +29,6 @@ class LimitCandidate:
 
     source: str
     total_bytes: int
-    used_bytes: int | None = None
-    """Memory already charged against it, where the source knows."""
     whole_bytes: int | None = None
     """The memory it is the free part of; None where the limit is not a free part."""
 
@@ -76,7 +74,6 @@ def machine_limit(*, slurm: Mapping[str, str] = _NO_SLURM, root: Path = Path("/"
         LimitCandidate(
             source=f"the cgroup {limit.group.name} ({limit.file})",
             total_bytes=limit.limit_bytes,
-            used_bytes=limit.used_bytes,
         )
         for limit in found
     ]

@@ -16,11 +16,11 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from types import TracebackType
 
 import psutil  # type: ignore[import-untyped, unused-ignore]
 
 from lowtide.memory.proc_files import kib_fields, read_text
+from lowtide.memory.reading import ProcessUse
 
 _PROC = Path("/proc")
 _STATUS_BYTES = 1 << 13
@@ -87,11 +87,17 @@ def measure_processes(pids: Sequence[int]) -> MemoryUse:
         pids = with_own_memory(pids)
     last = None
     while True:
-        uses = {pid: use for pid in pids if (use := _measure_one(pid))}
+        uses = {pid: found for pid in pids if (found := _measure_one(pid))}
         left = [pid for pid in uses if _is_alive(pid)]
         last = last or time.monotonic() + _REREAD_SECONDS
         if len(pids) <= 1 or len(left) == len(pids) or time.monotonic() > last:
-            return _sum(list(uses.values()))
+            return MemoryUse(
+                private_bytes=sum(use.private_bytes for use, _ in uses.values()),
+                mapped_file_bytes=sum(use.mapped_bytes for use, _ in uses.values()),
+                swapped_bytes=sum(use.swapped_bytes for use, _ in uses.values()),
+                process_count=len(uses),
+                exact=all(exact for _, exact in uses.values()),
+            )
         pids = left  # fewer each time, so this ends
 
 
@@ -119,7 +125,7 @@ def with_own_memory(pids: Collection[int], root: Path = Path("/")) -> list[int]:
 
 
 def _is_same_memory(pid: int, other: int) -> bool | None:
-    """None where the system does not tell: Docker's filter of system calls forbids the question."""
+    """None where the system does not say: Docker's seccomp filter forbids the question."""
     number = _KCMP_NUMBERS.get(os.uname().machine)
     if number is None:
         return None
@@ -162,28 +168,17 @@ class PeakMeter:
         self.last = NOTHING_USED
         self.sample_count = 0
 
-    def start(self) -> None:
-        """Take a first sample and go on in the background."""
+    def __enter__(self) -> PeakMeter:
+        """Take a first sample and continue in the background."""
         self._sample()
         self._thread.start()
+        return self
 
-    def stop(self) -> None:
+    def __exit__(self, *_error: object) -> None:
         """Take a last sample; the figures do not change afterwards."""
         self._stopped.set()
         self._thread.join()
         self._sample()
-
-    def __enter__(self) -> PeakMeter:
-        self.start()
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.stop()
 
     def _watch(self) -> None:
         while not self._stopped.wait(self._interval_seconds):
@@ -231,34 +226,46 @@ def child_pids(pid: int) -> list[int]:
         return []
 
 
-def _measure_one(pid: int) -> MemoryUse | None:
-    """Memory of one process; `None` when it has ended."""
-    if sys.platform != "linux":
-        return estimate_process(pid)
+def _measure_one(pid: int) -> tuple[ProcessUse, bool] | None:
+    """Memory of one process, and whether that is exact; `None` when it has ended."""
     rollup = kib_fields(read_text(_PROC / str(pid) / "smaps_rollup") or "")
     if "Pss_Anon" in rollup:
-        return MemoryUse(
-            private_bytes=rollup["Pss_Anon"] + rollup.get("Pss_Shmem", 0),
-            mapped_file_bytes=rollup.get("Pss_File", 0),
+        shared = rollup.get("Pss_Shmem", 0)
+        use = ProcessUse(
+            pid=pid,
+            name="",
+            private_bytes=rollup["Pss_Anon"] + shared,
+            shared_bytes=shared,
+            mapped_bytes=rollup.get("Pss_File", 0),
             swapped_bytes=rollup.get("SwapPss", 0),
-            process_count=1,
-            exact=True,
         )
-    status = kib_fields(read_text(_PROC / str(pid) / "status") or "")
-    if "RssAnon" not in status:
-        return None
+        return use, True
     # A process of another user, or an older kernel: pages shared in the tree count twice.
-    return MemoryUse(
-        private_bytes=status["RssAnon"] + status.get("RssShmem", 0),
-        mapped_file_bytes=status.get("RssFile", 0),
-        swapped_bytes=status.get("VmSwap", 0),
-        process_count=1,
-        exact=False,
+    counted = read_process(pid)
+    return None if counted is None else (counted, False)
+
+
+def read_process(pid: int, root: Path = Path("/")) -> ProcessUse | None:
+    """One process by the counters of its `status`; None when it has ended or holds no memory."""
+    if sys.platform != "linux":
+        return estimate_process(pid)
+    text = read_text(root / f"proc/{pid}/status") or ""
+    fields = kib_fields(text)
+    if "RssAnon" not in fields:
+        return None  # it has ended, or it is a zombie or a thread of the kernel
+    shared = fields.get("RssShmem", 0)
+    return ProcessUse(
+        pid=pid,
+        name=text.partition("\n")[0].removeprefix("Name:").strip(),
+        private_bytes=fields["RssAnon"] + shared,
+        shared_bytes=shared,
+        mapped_bytes=fields.get("RssFile", 0),
+        swapped_bytes=fields.get("VmSwap", 0),
     )
 
 
-def estimate_process(pid: int) -> MemoryUse | None:
-    """What psutil can tell about one process: private bytes on Windows, the unique set size elsewhere.
+def estimate_process(pid: int) -> ProcessUse | None:
+    """What psutil knows about one process: private bytes on Windows, the unique set size elsewhere.
 
     `None` when the process has ended or may not be looked at.
     """
@@ -270,13 +277,8 @@ def estimate_process(pid: int) -> MemoryUse | None:
             private = getattr(process.memory_full_info(), "uss", info.rss)
     except psutil.Error:
         return None
-    return MemoryUse(
-        private_bytes=int(private),
-        mapped_file_bytes=max(0, int(info.rss) - int(private)),
-        swapped_bytes=0,
-        process_count=1,
-        exact=False,
-    )
+    mapped_bytes = max(0, int(info.rss) - int(private))
+    return ProcessUse(pid=pid, name=str(pid), private_bytes=int(private), mapped_bytes=mapped_bytes)
 
 
 def _is_alive(pid: int) -> bool:
@@ -284,13 +286,3 @@ def _is_alive(pid: int) -> bool:
     if sys.platform != "linux":
         return True
     return "\nRssAnon:" in (read_text(_PROC / str(pid) / "status") or "")
-
-
-def _sum(uses: list[MemoryUse]) -> MemoryUse:
-    return MemoryUse(
-        private_bytes=sum(use.private_bytes for use in uses),
-        mapped_file_bytes=sum(use.mapped_file_bytes for use in uses),
-        swapped_bytes=sum(use.swapped_bytes for use in uses),
-        process_count=len(uses),
-        exact=all(use.exact for use in uses),
-    )

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide.units import KIB
+
+_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 def read_text(path: Path) -> str | None:
@@ -13,6 +18,29 @@ def read_text(path: Path) -> str | None:
         return path.read_text(encoding="utf-8", errors="surrogateescape")
     except OSError:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A line of `/proc/self/mountinfo`: `31 23 0:28 TOP PLACE rw … - KIND source OPTIONS`."""
+
+    top: str
+    """The folder of the mounted tree that is seen at `place`."""
+    place: str
+    kind: str
+    options: str
+
+
+def read_mounts(root: Path) -> Iterator[Mount]:
+    """All mounts that this process sees; none without a Linux `/proc`."""
+    for line in (read_text(root / "proc/self/mountinfo") or "").splitlines():
+        left, _, right = line.partition(" - ")
+        before, after = left.split(" "), right.split(" ")
+        if len(before) >= 5 and len(after) >= 3:
+            top, place = (
+                _OCTAL.sub(lambda match: chr(int(match[1], 8)), field) for field in before[3:5]
+            )
+            yield Mount(top, place, after[0], after[2])
 
 
 def kib_fields(text: str) -> dict[str, int]:
@@ -26,32 +54,23 @@ def kib_fields(text: str) -> dict[str, int]:
 
 
 def machine_memory(root: Path = Path("/")) -> tuple[int, int]:
-    """Available and installed memory in bytes, from `/proc/meminfo` or, where that is missing, from psutil."""
-    available, installed = available_bytes(root), total_ram_bytes(root)
-    if available is None or installed is None:
-        return available_ram_bytes(), installed_ram_bytes()
-    return available, installed
+    """Memory that can be taken without swapping, and installed memory, in bytes.
 
-
-def available_bytes(root: Path) -> int | None:
-    """MemAvailable: what can be taken without swapping. `None` without a Linux `/proc`."""
-    return kib_fields(read_text(root / "proc/meminfo") or "").get("MemAvailable")
-
-
-def total_ram_bytes(root: Path) -> int | None:
-    """MemTotal: what the kernel manages. `None` without a Linux `/proc`."""
-    return kib_fields(read_text(root / "proc/meminfo") or "").get("MemTotal")
-
-
-def available_ram_bytes() -> int:
-    """Memory that can be taken without swapping, as far as psutil can tell."""
+    From `/proc/meminfo` or, where that is missing, from psutil.
+    """
+    fields = kib_fields(read_text(root / "proc/meminfo") or "")
+    if "MemAvailable" in fields and "MemTotal" in fields:
+        return fields["MemAvailable"], fields["MemTotal"]
     import psutil  # type: ignore[import-untyped, unused-ignore] # seldom needed, slow to load
 
-    return int(psutil.virtual_memory().available)
+    memory = psutil.virtual_memory()
+    return int(memory.available), int(memory.total)
 
 
-def installed_ram_bytes() -> int:
-    """The machine's memory, as psutil tells it."""
-    import psutil  # type: ignore[import-untyped, unused-ignore]
-
-    return int(psutil.virtual_memory().total)
+def stalled_percent(root: Path = Path("/")) -> float | None:
+    """12.5 out of `full avg10=12.50 avg60=…` in `/proc/pressure/memory`; None where the kernel has no PSI."""
+    for line in (read_text(root / "proc/pressure/memory") or "").splitlines():
+        kind, _, rest = line.partition(" avg10=")
+        if kind == "full":
+            return float(rest.split(" ")[0])
+    return None

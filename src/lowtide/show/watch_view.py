@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
+from itertools import pairwise
 from time import monotonic
 from typing import TYPE_CHECKING, TextIO
 
 from lowtide.events import Note
-from lowtide.guard.alerts import Watched, WatchListener, WatchResult, heaviest_of
-from lowtide.guard.forecast import Forecast, History
-from lowtide.guard.reading import GpuReading, Reading
-from lowtide.guard.stages import ASK_SHARE, NOTE_SHARE, Alert, Response
+from lowtide.guard.alerts import WatchEvent, WatchListener, WatchResult, heaviest_of
+from lowtide.guard.forecast import Forecast
+from lowtide.memory.pressure import Alert, Stage, Thresholds, judge
+from lowtide.memory.reading import GpuReading, Reading
+from lowtide.series import Series
 from lowtide.show.progress import as_long_as_it_is_heard, note_line
 from lowtide.show.results import print_json
 from lowtide.units import format_bytes, format_seconds, printable
@@ -24,7 +27,7 @@ _BARS = " ▁▂▃▄▅▆▇█"
 _ROWS = 4
 _LEAST_COLUMNS, _MOST_COLUMNS, _WORDS_COLUMNS = 10, 100, 18
 _LINE_SECONDS = 60.0
-_STAGES = {Response.NOTE: "note", Response.ASK: "asking it to stop", Response.END: "ending it"}
+_STAGES = {Stage.NOTE: "note", Stage.ASK: "asking it to stop", Stage.END: "ending it"}
 
 
 @contextmanager
@@ -34,7 +37,7 @@ def show_watch(
     """A listener for the stream: silent, a screen that is removed at the end of the block, or lines."""
     stream = stream or sys.stderr
     if quiet or stream is None:
-        yield _silence
+        yield lambda _event: None
     elif screen and stream.isatty():
         with _screen(stream, limit_bytes) as listen:
             yield as_long_as_it_is_heard(listen, stream)
@@ -63,9 +66,7 @@ def show_watched(result: WatchResult, limit_bytes: int, *, as_json: bool, quiet:
     """Print the result as JSON on stdout, or as one line on stderr: stdout is the job's own."""
     if as_json:
         record = {
-            "exit_code": result.end.exit_code,
-            "signal": result.end.signal,
-            "oom_kills": result.end.oom_kills,
+            **asdict(result.end),
             "seconds": round(result.seconds, 3),
             "peak_private_bytes": result.peak_private_bytes,
             "peak_gpu_bytes": {str(gpu.index): gpu.used_bytes for gpu in result.fullest_gpus},
@@ -79,8 +80,8 @@ def show_watched(result: WatchResult, limit_bytes: int, *, as_json: bool, quiet:
         sys.stderr.write(f"lowtide: {printable(result_line(result, limit_bytes))}\n")
 
 
-def draw_history(values: list[int], limit: int, *, rows: int = _ROWS) -> list[str]:
-    """Lines of a picture, the highest first, as high as the limit. One row is a sparkline: `▁▂▃█`."""
+def draw_history(values: Sequence[float], limit: int, *, rows: int = _ROWS) -> list[str]:
+    """Thresholds of a picture, the highest first, as high as the limit. One row is a sparkline: `▁▂▃█`."""
     steps = [
         min(8 * rows, max(1, round(8 * rows * value / limit))) if limit else 1 for value in values
     ]
@@ -97,7 +98,7 @@ def reading_line(reading: Reading, limit_bytes: int) -> str:
         count,
         f"{format_bytes(reading.private_bytes)} private of {format_bytes(limit_bytes)}",
         f"{format_bytes(reading.mapped_bytes)} page cache mapped",
-        f"{format_bytes(reading.available_bytes)} left on the machine",
+        f"{format_bytes(reading.available_bytes or 0)} left on the machine",
     ]
     if reading.swapped_bytes:
         parts.insert(2, f"{format_bytes(reading.swapped_bytes)} swapped out")
@@ -108,15 +109,11 @@ def _gpu_words(gpu: GpuReading) -> str:
     return f"GPU {gpu.index} {format_bytes(gpu.used_bytes)} of {format_bytes(gpu.total_bytes)}"
 
 
-def _silence(_event: Watched) -> None:
-    """Show nothing."""
-
-
 def _line_writer(stream: TextIO, limit_bytes: int) -> WatchListener:
     """Writes alerts and notes at once, and a reading every minute."""
     written_at = monotonic()
 
-    def listen(event: Watched) -> None:
+    def listen(event: WatchEvent) -> None:
         nonlocal written_at
         if not isinstance(event, Reading):
             lines = lines_of(event)
@@ -148,11 +145,11 @@ def _screen(stream: TextIO, limit_bytes: int) -> Iterator[WatchListener]:
     from rich.live import Live
 
     console = Console(file=stream)
-    history = History(most_cells=256)
+    history = Series(256)
     forecast: Forecast | None = None
     with Live(console=console, auto_refresh=False, transient=True) as live:
 
-        def listen(event: Watched) -> None:
+        def listen(event: WatchEvent) -> None:
             nonlocal forecast
             if isinstance(event, Reading):
                 history.add(event.at, event.used_bytes)
@@ -168,16 +165,20 @@ def _screen(stream: TextIO, limit_bytes: int) -> Iterator[WatchListener]:
 
 
 def _picture(
-    reading: Reading, history: History, limit_bytes: int, forecast: Forecast | None, width: int
+    reading: Reading, history: Series, limit_bytes: int, forecast: Forecast | None, width: int
 ) -> RenderableType:
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     columns = max(_LEAST_COLUMNS, min(width - _WORDS_COLUMNS, _MOST_COLUMNS))
-    values = list(history.last_of(columns))
+    highs = [point.high for point in history.points()]
+    columns = min(columns, len(highs))
+    edges = [number * len(highs) // columns for number in range(columns + 1)]
+    values = [max(highs[first:end]) for first, end in pairwise(edges)]
     share = reading.used_bytes / limit_bytes if limit_bytes else 0.0
-    style = "red" if share >= ASK_SHARE else "yellow" if share >= NOTE_SHARE else "green"
+    stage, _ = judge(reading, Thresholds(limit_bytes=limit_bytes, floor_bytes=0))
+    style = ("green", "yellow", "red")[stage]
     rows = draw_history(values, limit_bytes)
     table = Table(box=None, padding=(0, 2, 0, 0))
     table.add_column("process")

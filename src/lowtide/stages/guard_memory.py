@@ -1,20 +1,22 @@
-"""The guard of a run of ours: one look a second, told, and what follows from it."""
+"""Watches the memory of our own runs: reads it once a second, reports it, and says what must follow."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection
-from dataclasses import replace
 
-from lowtide.events import Listener, MemoryRead, Note
+from lowtide.events import Listener, Note
 from lowtide.memory.budget import Budget
-from lowtide.memory.pressure import PressureSample, Stage, judge, take_sample
+from lowtide.memory.meter import measure_tree
+from lowtide.memory.pressure import Stage, Steps, budget_thresholds, judge
+from lowtide.memory.proc_files import machine_memory, stalled_percent
+from lowtide.memory.reading import MemoryRead
 
 _SAMPLE_SECONDS = 1.0
 
 
 class MemoryGuard:
-    """Tells what is used, and each stage once when it is reached."""
+    """Reports how much memory is used, and each stage once when it is reached."""
 
     def __init__(
         self,
@@ -24,18 +26,18 @@ class MemoryGuard:
         foreign_bytes: int = 0,
         foreign_pids: Collection[int] = (),
     ) -> None:
-        self._budget = budget
+        self._thresholds = budget_thresholds(budget.total_bytes, machine_memory()[1])
+        self._steps = Steps(self._thresholds)
         self._listen = listen
         self._foreign_bytes = foreign_bytes
         """What the process held before the run, and is not the run's."""
         self._foreign_pids = foreign_pids
         """Child processes from before the run: their memory is not counted."""
         self._sampled = time.monotonic()
-        self._stage = Stage.CALM
         self.peak_private_bytes = 0
         """The highest measurement so far, child processes included."""
         self.used_bytes = 0
-        """By the last look, what was swapped out included."""
+        """At the last look, swapped pages included."""
 
     @property
     def is_due(self) -> bool:
@@ -43,25 +45,20 @@ class MemoryGuard:
         return time.monotonic() - self._sampled >= _SAMPLE_SECONDS
 
     def look(self) -> tuple[Stage, str]:
-        """The stage and its reason. What STOP means, and giving back, is the run's business."""
+        """The stage and its reason; the run itself gives memory back or stops. Takes milliseconds."""
         self._sampled = time.monotonic()
-        sample = take_sample(without=self._foreign_pids)
-        sample = replace(sample, private_bytes=sample.private_bytes - self._foreign_bytes)
-        self.peak_private_bytes = max(self.peak_private_bytes, sample.private_bytes)
-        self.used_bytes = sample.private_bytes + sample.swapped_bytes
-        self._listen(_memory_read(sample))
-        stage, why = judge(sample, self._budget)
-        if stage > self._stage and stage is not Stage.STOP:
-            self._listen(Note(text=why, level="warning"))
-        self._stage = stage
-        return stage, why
-
-
-def _memory_read(sample: PressureSample) -> MemoryRead:
-    return MemoryRead(
-        private_bytes=sample.private_bytes,
-        mapped_bytes=sample.mapped_bytes,
-        swapped_bytes=sample.swapped_bytes,
-        available_bytes=sample.available_bytes,
-        stalled_percent=sample.stalled_percent,
-    )
+        use = measure_tree(without=self._foreign_pids)
+        read = MemoryRead(
+            private_bytes=use.private_bytes - self._foreign_bytes,
+            mapped_bytes=use.mapped_file_bytes,
+            swapped_bytes=use.swapped_bytes,
+            available_bytes=machine_memory()[0],
+            stalled_percent=stalled_percent(),
+        )
+        self.peak_private_bytes = max(self.peak_private_bytes, read.private_bytes)
+        self.used_bytes = read.used_bytes
+        self._listen(read)
+        alert = self._steps.see(read)
+        if alert is not None and alert.stage is not Stage.END:
+            self._listen(Note(text=alert.reason, level="warning"))
+        return judge(read, self._thresholds)

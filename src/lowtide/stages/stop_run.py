@@ -8,7 +8,7 @@ from pathlib import Path
 from lowtide.events import Listener, Note
 from lowtide.memory.allocator import give_back
 from lowtide.memory.budget import Budget, advise_memory
-from lowtide.memory.pressure import STOP_SHARE, Stage
+from lowtide.memory.pressure import END_SHARE, Stage
 from lowtide.stages.folder import take_stop_file
 from lowtide.stages.guard_memory import MemoryGuard
 from lowtide.stages.watch_run import ShouldStop
@@ -58,14 +58,14 @@ class RunGuard:
 
     def _judge_memory(self) -> WhyStop:
         stage, why = self._memory.look()
-        if stage is Stage.GIVE_BACK:
+        if stage is Stage.ASK:
             give_back()
-        return Stop("terminated", why, self._memory_remedy()) if stage is Stage.STOP else None
+        return Stop("terminated", why, self._memory_remedy()) if stage is Stage.END else None
 
     def _memory_remedy(self) -> str:
         """The same command would meet the same end: a step needs what it needs."""
         used_bytes = self._memory.used_bytes
-        if used_bytes < STOP_SHARE * self._budget.total_bytes:  # others hold it
+        if used_bytes < END_SHARE * self._budget.total_bytes:  # others hold it
             return "free memory on this machine, then run the same command again to go on"
         enough = advise_memory(self._budget.limit, int(used_bytes / _ROOM_SHARE))
         smaller = f" or `--micro-batch {self._micro_batch // 2}`" if self._micro_batch > 1 else ""

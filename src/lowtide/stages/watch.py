@@ -1,8 +1,8 @@
-"""Watches any job: looks at it once a second; notes, asks and ends before the kernel does.
+"""Watches any job once a second: warns, asks it to stop, and ends it before the kernel does.
 
-    reading → history → stage → alert, stop file, SIGTERM, SIGKILL; everything into the timeline
+    reading → series → stage → alert, stop file, SIGTERM, SIGKILL; everything into the timeline
 
-What fails beside the watching (a disk, a hook, a terminal) is reported once and given up; the watch goes on.
+If a disk, a hook or a terminal fails, this is reported once; the watch continues without it.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -22,9 +22,8 @@ from lowtide.guard.alerts import (
     WatchResult,
     alert_line,
     append_alert,
-    stage_name,
 )
-from lowtide.guard.forecast import Forecast, History, forecast
+from lowtide.guard.forecast import forecast
 from lowtide.guard.job import (
     Asking,
     Job,
@@ -35,9 +34,11 @@ from lowtide.guard.job import (
     start_job,
     written_file,
 )
-from lowtide.guard.reading import GpuReading, Reader, Reading, open_gpus
-from lowtide.guard.stages import Alert, Pace, Response, Steps
+from lowtide.guard.reading import Reader, open_gpus
 from lowtide.journal import Journal
+from lowtide.memory.pressure import Alert, Pace, Stage, Steps
+from lowtide.memory.reading import GpuReading, Reading
+from lowtide.series import Series
 from lowtide.stages.keep_journal import begin_journal
 from lowtide.stages.watch_settings import WatchSettings, refuse_own_end
 from lowtide.storage.publish import make_private, storage_errors
@@ -76,15 +77,15 @@ def watch_process(
     pid: int, settings: WatchSettings, listen: WatchListener, *, environment: Mapping[str, str]
 ) -> WatchResult:
     """Watch a process that runs already, until it ends. Ctrl-C ends the watch alone."""
-    refuse_own_end(pid, settings.lines.most)
+    refuse_own_end(pid, settings.thresholds.most)
     with open_gpus() as (read_gpus, _), find_job(pid) as job:
         prepare_timeline(settings)
         try:
             return _Watching(job, _command_of(pid), settings, listen, environment).run(read_gpus)
         except KeyboardInterrupt:
             raise InterruptedRun(
-                f"the watch over process {pid} was interrupted; the process lives on",
-                remedy=f"run `lowtide watch --pid {pid}` to go on",
+                f"the watch over process {pid} was interrupted; the process keeps running",
+                remedy=f"run `lowtide watch --pid {pid}` to continue",
             ) from None
 
 
@@ -103,9 +104,9 @@ class _Watching:
         self._name = " ".join(command) or f"process {job.pid}"
         self._settings = settings
         self._listen = listen
-        self._steps = Steps(settings.lines)
+        self._steps = Steps(settings.thresholds)
         self._hooks = Hooks(settings.on_alert, environment)
-        self._history = History()
+        self._history = Series(512)
         self._given_up: set[str] = set()
         self._timeline = Timeline(settings, job, command, on_failure=self._give_up)
         self._asking: Asking | None = None
@@ -119,7 +120,7 @@ class _Watching:
         """Look, judge, act, then wait until it is time to look again; until the job has ended."""
         job = self._job
         reader = Reader(pid=job.pid, box=job.box, find_members=job.members, read_gpus=read_gpus)
-        pace = Pace(self._settings.lines, self._settings.interval_seconds)
+        pace = Pace(self._settings.thresholds, self._settings.interval_seconds)
         with self._recorded():
             self._listen(Note(text=self._how_enforced()))
             while self._is_there():
@@ -132,7 +133,9 @@ class _Watching:
                 self._job.wait(pace.wait_seconds(reading))
             left = len(self._job.members())
             if left and not self._forced:
-                self._listen(Note(text=f"{left} processes that the job started live on, unwatched"))
+                self._listen(
+                    Note(text=f"{left} processes that the job started keep running, unwatched")
+                )
         return WatchResult(
             end=self._job.outcome(),
             seconds=time.monotonic() - self._began,
@@ -149,7 +152,7 @@ class _Watching:
 
     @contextmanager
     def _recorded(self) -> Iterator[None]:
-        with closing(self._timeline):
+        with self._timeline.journal:
             try:
                 yield
             finally:
@@ -167,7 +170,7 @@ class _Watching:
             where = f"the job has a {box.how} of its own, where the kernel enforces {fence}"
         elif box is not None:
             why = "none was named"
-            if self._settings.lines.most is Response.NOTE:
+            if self._settings.thresholds.most is Stage.NOTE:
                 why = "`--until note` only reports"
             where = f"the job has a {box.how} of its own, without a limit, for {why}"
         return f"limit {words}; {where}"
@@ -184,7 +187,10 @@ class _Watching:
         alert = self._steps.see(reading)
         if alert is not None:
             self._alerts += 1
-            self._timeline.alert(alert)
+            top = [asdict(one) for one in alert.top]
+            self._timeline.journal.write(
+                "alert", stage=alert.stage.in_words, reason=alert.reason, top=top
+            )
             self._listen(alert)
             self._send(alert, reading)
         self._choose_asking(reading)
@@ -193,25 +199,25 @@ class _Watching:
             self._look_ahead(reading)
 
     def _choose_asking(self, reading: Reading) -> None:
-        """Begin to ask when the threshold is passed; a job that gave back enough is asked no more."""
-        if self._steps.stage >= Response.ASK and self._asking is None:
+        """Begin to ask when the threshold is passed; a job that gave back enough is no longer asked."""
+        if self._steps.stage >= Stage.ASK and self._asking is None:
             self._asking = Asking(
                 job=self._job,
                 grace_seconds=self._settings.grace_seconds,
                 stop_file=self._settings.stop_file,
                 began=reading.at,
             )
-        elif self._steps.stage < Response.ASK and self._asking is not None:
+        elif self._steps.stage < Stage.ASK and self._asking is not None:
             self._asking.withdraw()
             self._asking = None
 
     def _act(self, now: float) -> None:
-        """Ask as long as there is time; end it when the threshold is passed or the time is over."""
+        """Ask while the grace period lasts; end the job when the last threshold or the period is over."""
         if self._asking is None or self._forced:
             return
-        self._note(self._asking.go_on(now))
-        may_end = self._settings.lines.most >= Response.END
-        passed = self._steps.stage is Response.END and self._asking.has_had_a_moment(now)
+        self._note(self._asking.advance(now))
+        may_end = self._settings.thresholds.most >= Stage.END
+        passed = self._steps.stage is Stage.END and self._asking.had_time_to_react(now)
         if may_end and (passed or self._asking.is_over(now)):
             self._forced = True
             self._note(f"sending SIGKILL to the {len(self._job.members())} processes of the job")
@@ -219,14 +225,14 @@ class _Watching:
                 self._note("the job belongs to another user and may not be ended")
 
     def _look_ahead(self, reading: Reading) -> None:
-        found = forecast(self._history, self._settings.lines.limit_bytes)
+        found = forecast(self._history, self._settings.thresholds.limit_bytes)
         before = self._reported_seconds
         if found is None or (before is not None and found.seconds > _REPORT_AGAIN * before):
             return
         self._reported_seconds = found.seconds
-        self._timeline.forecast(found)
+        self._timeline.journal.write("forecast", **asdict(found))
         self._listen(found)
-        self._send(Alert(stage=Response.NOTE, reason=found.in_words, top=reading.top), reading)
+        self._send(Alert(stage=Stage.NOTE, reason=found.in_words, top=reading.top), reading)
 
     def _send(self, alert: Alert, reading: Reading) -> None:
         """Pass an alert to the file of alerts and to the user's command."""
@@ -244,8 +250,9 @@ class _Watching:
 
     def _note(self, text: str | None) -> None:
         if text is not None:
-            self._timeline.note(text)
-            self._listen(Note(text=text, level="warning"))
+            note = Note(text=text, level="warning")
+            self._timeline.journal.write_event(note)
+            self._listen(note)
 
     def _try(self, what: str, action: Callable[[], None]) -> None:
         if what not in self._given_up:
@@ -256,7 +263,7 @@ class _Watching:
 
     def _give_up(self, what: str, error: Exception) -> None:
         self._given_up.add(what)
-        self._listen(Note(text=f"{what} is given up: {error}", level="warning"))
+        self._listen(Note(text=f"{what} failed and is no longer used: {error}", level="warning"))
 
 
 class Timeline:
@@ -279,16 +286,16 @@ class Timeline:
         def give_up(error: StorageError) -> None:
             on_failure("the timeline", error)
 
-        self._journal = Journal(settings.timeline, on_failure=give_up)
+        self.journal = Journal(settings.timeline, on_failure=give_up)
         begin_journal(
-            self._journal,
+            self.journal,
             "watch",
             settings={"limit": settings.limit_in_words},
-            budget_bytes=settings.lines.limit_bytes,
+            budget_bytes=settings.thresholds.limit_bytes,
             command=command,
             job_pid=job.pid,
-            limit_bytes=settings.lines.limit_bytes,
-            floor_bytes=settings.lines.floor_bytes,
+            limit_bytes=settings.thresholds.limit_bytes,
+            floor_bytes=settings.thresholds.floor_bytes,
             how=job.box.how if job.box else "sampled",
             **self._file_fields("began"),
         )
@@ -298,40 +305,24 @@ class Timeline:
         if self._last is not None:
             usual = max(self._settings.interval_seconds, (reading.at - self._began) / _RECORDS)
             change = abs(reading.used_bytes - self._last.used_bytes)
-            much = change >= _MUCH * self._settings.lines.limit_bytes
+            much = change >= _MUCH * self._settings.thresholds.limit_bytes
             if reading.at - self._last.at < usual * (_SOONER if much else 0.9):
                 return
         self._last = reading
         fields = {name: value for name, value in asdict(reading).items() if name != "at"}
-        self._journal.write("reading", **fields)
-
-    def alert(self, alert: Alert) -> None:
-        top = [asdict(one) for one in alert.top]
-        self._journal.write("alert", stage=stage_name(alert), reason=alert.reason, top=top)
-
-    def forecast(self, found: Forecast) -> None:
-        self._journal.write("forecast", **asdict(found))
-
-    def note(self, text: str) -> None:
-        self._journal.write("note", text=text, level="warning")
+        self.journal.write("reading", **fields)
 
     def end(self, end: JobEnd, peak_private_bytes: int, *, forced: bool) -> None:
         """Write the last record: the job has ended."""
-        self._journal.write(
+        self.journal.write(
             "end",
             outcome="ended",
-            exit_code=end.exit_code,
-            signal=end.signal,
-            oom_kills=end.oom_kills,
+            **asdict(end),
             peak_private_bytes=peak_private_bytes,
             forced=forced,
             **self._file_fields("ended"),
             own_cpu_seconds=round(time.process_time() - self._own_cpu, 3),
         )
-
-    def close(self) -> None:
-        """Sync the last record."""
-        self._journal.close()
 
     def _file_fields(self, when: str) -> dict[str, object]:
         """Where the job's output goes, and how long the files are now: others may write into them too."""

@@ -164,10 +164,10 @@ class Watch:
         """note → give caches back → seal and stop; the kernel is never left to decide."""
         stage, why = self._guard.look()
         self.peak_private_bytes = max(self.peak_private_bytes, self._guard.peak_private_bytes)
-        if stage is Stage.GIVE_BACK:
+        if stage is Stage.ASK:
             self._work.give_back()
             give_back()
-        if stage is Stage.STOP:
+        if stage is Stage.END:
             raise self._stopped(why, StoppedError)
 
     def _stopped(self, why: str, kind: type[StoppedError]) -> StoppedError:

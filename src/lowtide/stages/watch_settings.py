@@ -12,10 +12,9 @@ from pathlib import Path
 
 from lowtide.errors import UsageError
 from lowtide.guard.job import is_above_us
-from lowtide.guard.stages import Lines, Response
 from lowtide.memory.limits import AVAILABLE, machine_limit
-from lowtide.memory.pressure import floor_bytes
-from lowtide.memory.proc_files import installed_ram_bytes, total_ram_bytes
+from lowtide.memory.pressure import Stage, Thresholds, floor_bytes
+from lowtide.memory.proc_files import machine_memory
 from lowtide.units import MIB, format_bytes, parse_bytes
 
 _FENCE_SHARE = 0.05
@@ -28,7 +27,7 @@ _LEAST_FENCE_BYTES = 64 * MIB
 class WatchSettings:
     """How a job is watched."""
 
-    lines: Lines
+    thresholds: Thresholds
     limit_in_words: str
     fence_bytes: int | None
     """What the job's own cgroup enforces; None where no limit was named, or only notes are wanted."""
@@ -61,7 +60,7 @@ def choose_settings(
         if not math.isfinite(seconds):
             raise UsageError(f"{seconds} is not a time", remedy="pass a number of seconds")
     state = state_folder(environment)
-    total = total_ram_bytes(Path("/")) or installed_ram_bytes()
+    _, total = machine_memory()
     candidates = machine_limit(slurm=environment).candidates
     firm = [(one.total_bytes, one.source) for one in candidates if one.source != AVAILABLE]
     whole, source = min([*firm, (total, "the machine's memory")])
@@ -77,7 +76,9 @@ def choose_settings(
     keep_bytes = floor_bytes(total) if floor is None else _size(floor, "floor", whole=total)
     named = f"{datetime.now().strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.jsonl"
     return WatchSettings(
-        lines=Lines(limit_bytes=limit_bytes, floor_bytes=keep_bytes, most=Response[most.upper()]),
+        thresholds=Thresholds(
+            limit_bytes=limit_bytes, floor_bytes=keep_bytes, most=Stage[most.upper()]
+        ),
         limit_in_words=in_words,
         fence_bytes=fence_bytes,
         timeline=Path(timeline) if timeline else state / "watch" / named,
@@ -100,9 +101,9 @@ def one_of(command: Sequence[str], pid: int | None) -> None:
         )
 
 
-def refuse_own_end(pid: int, most: Response) -> None:
+def refuse_own_end(pid: int, most: Stage) -> None:
     """Raise if ending the process would end this watch, or, as process 1, everything."""
-    if most > Response.NOTE and (pid == 1 or is_above_us(pid)):
+    if most > Stage.NOTE and (pid == 1 or is_above_us(pid)):
         raise UsageError(
             f"process {pid} cannot be asked to stop: this watch runs inside it",
             remedy="pass `--until note`",

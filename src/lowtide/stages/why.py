@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lowtide.errors import UsageError
-from lowtide.guard.why.allocations import Dimensions, read_dimensions
+from lowtide.guard.job import stat_fields
+from lowtide.guard.why.allocations import read_dimensions
 from lowtide.guard.why.death_texts import find_death_texts
 from lowtide.guard.why.evidence import (
     Evidence,
@@ -27,7 +28,7 @@ from lowtide.guard.why.kernel_log import read_kernel_log
 from lowtide.guard.why.verdict import Verdict, judge
 from lowtide.journal import LOG_NAME, LogSpan, Session, is_journal, read_session
 from lowtide.memory.meter import measure_tree
-from lowtide.memory.proc_files import kib_fields, read_text, total_ram_bytes
+from lowtide.memory.proc_files import kib_fields, machine_memory, read_text
 from lowtide.storage.publish import storage_errors
 
 _MOST_TIMELINES = 200
@@ -62,8 +63,8 @@ def explain(question: Question) -> Verdict:
 
 def gather_evidence(question: Question) -> Evidence:
     """Everything that can be read about it."""
-    named = (question.target, question.pid, question.log, question.exit_code)
-    if all(one is None for one in named):
+    asked = (question.target, question.pid, question.log, question.exit_code)
+    if all(one is None for one in asked):
         question = replace(question, target=newest_timeline(question.timelines))
     journal, logs, folder = _find_files(question)
     if journal is None and question.pid is not None:
@@ -78,6 +79,9 @@ def gather_evidence(question: Question) -> Evidence:
     for span in session.logs if session else ():
         if span not in spans and journal is not None:
             (spans if _may_read(span, journal, question) else unread).append(span)
+    read = [_read_text_log(span) for span in spans]
+    # Batch and context as a log names them, or the command and settings, which count more.
+    named = [" ".join(session.command), session.settings] if session else []
     evidence = Evidence(
         about=_about(question, session),
         machine=_look_at_machine(folder),
@@ -87,10 +91,10 @@ def gather_evidence(question: Question) -> Evidence:
         if question.exit_code is None
         else exit_of(question.exit_code, None, source="given"),
         logs=(
-            *(_read_text_log(span) for span in spans),
+            *(log for log, _ in read),
             *(TextLog(path=span.path, changed_at=None, problem=_NOT_BESIDE) for span in unread),
         ),
-        dimensions=_find_dimensions(session, spans),
+        dimensions=read_dimensions(*(text for _, text in read), *named),
     )
     if question.exit_code is None:  # with an exit code it is known to be dead
         evidence = _look_for_life(evidence, folder)
@@ -185,23 +189,25 @@ def _may_read(span: LogSpan, journal: Path, question: Question) -> bool:
     return not any(part.startswith(".") for part in found.relative_to(place.parent).parts)
 
 
-def _read_text_log(span: LogSpan) -> TextLog:
-    """The last part of a log and the death texts in it. Only plain files: a pipe would be waited for."""
+def _read_text_log(span: LogSpan) -> tuple[TextLog, str]:
+    """The death texts of a log, and its last part. Only plain files: a pipe would be waited for."""
     name, path = span.path, Path(span.path)
     try:
         found = path.stat()
         if not stat.S_ISREG(found.st_mode):
-            return TextLog(path=name, changed_at=None, problem="it is not a plain file")
+            return TextLog(path=name, changed_at=None, problem="it is not a plain file"), ""
         text = _read_tail(span)
     except OSError as error:
-        return TextLog(path=name, changed_at=None, problem=error.strerror or type(error).__name__)
+        problem = error.strerror or type(error).__name__
+        return TextLog(path=name, changed_at=None, problem=problem), ""
     lines = [line for line in text.splitlines() if line.strip()]
-    return TextLog(
+    log = TextLog(
         path=name,
         changed_at=found.st_mtime,
         texts=tuple(find_death_texts(text)),
         last_line=lines[-1].strip() if lines else "",
     )
+    return log, text
 
 
 def _read_tail(span: LogSpan) -> str:
@@ -214,19 +220,6 @@ def _read_tail(span: LogSpan) -> str:
         lines = file.read(end - begin).decode(errors="replace").splitlines(keepends=True)
     # Blank lines in their place: the numbers of all others stay.
     return "".join("\n" if line.startswith(_OF_WATCH) else line for line in lines)
-
-
-def _find_dimensions(session: Session | None, spans: list[LogSpan]) -> Dimensions:
-    """Batch and context as a log names them, or the command and settings, which count more."""
-    texts = []
-    for span in spans:
-        try:
-            texts.append(_read_tail(span) if Path(span.path).is_file() else "")
-        except OSError:
-            continue
-    if session is not None:
-        texts += [" ".join(session.command), session.settings]
-    return read_dimensions(*texts)
 
 
 def _look_for_life(evidence: Evidence, folder: Path | None) -> Evidence:
@@ -267,7 +260,7 @@ def _find_living(pid: int, session: Session | None) -> LivingProcess | None:
 
 def _exit_of_zombie(pid: int) -> Exit | None:
     """How a process ended whose parent has not yet asked; the kernel keeps it until then."""
-    fields = (read_text(Path(f"/proc/{pid}/stat")) or "").rpartition(") ")[2].split()
+    fields = stat_fields(pid)
     if len(fields) < 50 or fields[0] != "Z" or not fields[49].isdigit():
         return None
     status = int(fields[49])
@@ -309,7 +302,7 @@ def _look_at_machine(folder: Path | None) -> MachineFacts:
     return MachineFacts(
         now=time.time(),
         boot_at=float(boots[0]) if boots else None,
-        total_ram_bytes=total_ram_bytes(Path("/")),
+        total_ram_bytes=machine_memory()[1],
         swap_bytes=kib_fields(read_text(Path("/proc/meminfo")) or "").get("SwapTotal"),
         free_disk_bytes=free_bytes,
         own_process_ids=namespace != _MACHINE_PID_NAMESPACE,

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shlex
 import shutil
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from time import perf_counter
 
 from lowtide.guard.doctor.checks import NOT_TRIED, Check, Examination, advice, ok, problem
-from lowtide.memory.proc_files import read_text
+from lowtide.memory.proc_files import read_mounts
 from lowtide.units import GIB, MIB, format_bytes, format_seconds
 
 MOST_BYTES = 256 * MIB
@@ -43,7 +42,6 @@ _FILE_SYSTEMS: dict[str, tuple[str, str | None]] = {
 }
 """What to know of a kind of file system, and what to do instead; all others are fine."""
 _TEMPORARY_VARIABLES = ("TMPDIR", "TEMP", "TMP")
-_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,18 +54,6 @@ class DiskSpace:
     """None where files need no numbers (btrfs, Windows)."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    """What a trial wrote and synced, in how long."""
-
-    total_bytes: int
-    seconds: float
-
-    @property
-    def bytes_per_second(self) -> float:
-        return self.total_bytes / max(self.seconds, 1e-9)
-
-
 def read_disk_space(folder: Path) -> DiskSpace:
     """The disk below the folder, as a user without privileges has it."""
     use, free_files = shutil.disk_usage(folder), None
@@ -78,23 +64,14 @@ def read_disk_space(folder: Path) -> DiskSpace:
 
 
 def file_system(folder: Path, root: Path) -> str | None:
-    """The kind of file system, such as `ext4`; None where `/proc` does not tell."""
+    """The kind of file system, such as `ext4`; None where `/proc` does not say."""
     best, kind = -1, None
-    for place, found in _mounts(read_text(root / "proc/self/mountinfo") or ""):
+    for mount in read_mounts(root):
+        place = Path(mount.place)
         inside = folder == place or place in folder.parents
         if inside and len(place.parts) >= best:  # the last mounted on a place hides the others
-            best, kind = len(place.parts), found
+            best, kind = len(place.parts), mount.kind
     return kind
-
-
-def _mounts(text: str) -> Iterator[tuple[Path, str]]:
-    """`31 23 0:28 TOP FOLDER rw … - KIND source OPTIONS`, one per line."""
-    for line in text.splitlines():
-        left, _, right = line.partition(" - ")
-        before = left.split(" ")
-        if len(before) >= 5 and right:
-            place = _OCTAL.sub(lambda match: chr(int(match[1], 8)), before[4])
-            yield Path(place), right.split(" ")[0]
 
 
 def check_space(examination: Examination) -> Check:
@@ -200,7 +177,7 @@ def check_writing(examination: Examination) -> Check:
             return ok("write speed", f"not tried: {kind} is memory")
         if most_bytes < _FIRST_PIECE_BYTES:
             return ok("write speed", "not tried: the disk is full")
-        return judge_speed(measure_writing(folder, most_bytes=most_bytes))
+        return judge_speed(*measure_writing(folder, most_bytes=most_bytes))
     except OSError as error:
         reason = (error.strerror or str(error)).lower()
         remedy = "pass a folder of your own with `--path DIR`"
@@ -211,8 +188,8 @@ def check_writing(examination: Examination) -> Check:
 
 def measure_writing(
     folder: Path, *, most_bytes: int, most_seconds: float = MOST_SECONDS
-) -> Written:
-    """Write and sync, piece by piece, until either bound is reached; the file never has a name.
+) -> tuple[int, float]:
+    """Write and sync, piece by piece, until either bound is reached: bytes and seconds. No file has a name.
 
     Each piece is synced, so that the time is the disk's and not memory's. Pieces grow only while they are
     quick: a disk of 1 MiB/s is done after one.
@@ -229,14 +206,15 @@ def measure_writing(
             if perf_counter() - piece_begun < _QUICK_PIECE_SECONDS:
                 piece_bytes = min(2 * piece_bytes, _LARGEST_PIECE_BYTES)
         seconds = perf_counter() - begun
-    return Written(total_bytes=done_bytes, seconds=seconds)
+    return done_bytes, seconds
 
 
-def judge_speed(written: Written) -> Check:
-    rate = format_bytes(int(written.bytes_per_second))
-    how = f"{format_bytes(written.total_bytes)} written and synced in {format_seconds(written.seconds)}"
-    finding = f"{rate}/s (measured: {how})"
-    if written.bytes_per_second >= _SLOW_BYTES_PER_SECOND:
+def judge_speed(written_bytes: int, seconds: float) -> Check:
+    """Whether the disk is fast enough."""
+    rate = written_bytes / max(seconds, 1e-9)
+    how = f"{format_bytes(written_bytes)} written and synced in {format_seconds(seconds)}"
+    finding = f"{format_bytes(int(rate))}/s (measured: {how})"
+    if rate >= _SLOW_BYTES_PER_SECOND:
         return ok("write speed", finding)
     return advice(
         "write speed", f"{finding}: slow", "write to a faster disk; `--path DIR` measures it"

@@ -19,9 +19,9 @@ from lowtide.child import kill_session, python_command
 from lowtide.events import Note
 from lowtide.guard.doctor.check_software import is_installed
 from lowtide.guard.doctor.checks import NOT_TRIED, Check, Examination, advice, ok, problem
-from lowtide.guard.reading import GpuReading
 from lowtide.memory.limits import machine_limit
 from lowtide.memory.proc_files import read_text
+from lowtide.memory.reading import GpuReading
 from lowtide.units import GIB, MIB, format_bytes, format_seconds
 
 _QUESTION = "--query-gpu=driver_version,memory.total,memory.used,name"
@@ -68,30 +68,30 @@ def reason(error):
     return f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__
 
 def try_it(device, action):
-    begun, told = time.perf_counter(), None
+    begun, problem = time.perf_counter(), None
     try:
         x = torch.arange(64.0, device=device)
         plain = torch.relu(x * 2 - 9)
         made = action(lambda x: torch.relu(x * 2 - 9))(x)
         if not torch.allclose(made, plain):
-            told = "it gives other numbers than plain torch"
+            problem = "it gives other numbers than plain torch"
     except BaseException as error:
-        told = reason(error)
-    return {"seconds": time.perf_counter() - begun, "problem": told}
+        problem = reason(error)
+    return {"seconds": time.perf_counter() - begun, "problem": problem}
 
 torch = importlib.import_module("torch")
-cuda, told = torch.cuda.is_available(), None
+cuda, problem = torch.cuda.is_available(), None
 if torch.version.cuda and not cuda:
     try:
         torch.cuda.init()
     except BaseException as error:
-        told = reason(error)
+        problem = reason(error)
 if cuda:
-    told = try_it("cuda", lambda action: action)["problem"]
+    problem = try_it("cuda", lambda action: action)["problem"]
 say(kind="torch", version=torch.__version__, cuda=torch.version.cuda, hip=torch.version.hip, sees_card=cuda,
-    problem=told)
+    problem=problem)
 if wanted == "compile":
-    for device in ("cuda", "cpu") if cuda and not told else ("cpu",):
+    for device in ("cuda", "cpu") if cuda and not problem else ("cpu",):
         say(kind="compile", device=device, **try_it(device, torch.compile))
 """
 

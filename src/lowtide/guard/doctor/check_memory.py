@@ -13,14 +13,7 @@ from lowtide.guard.box import open_box
 from lowtide.guard.doctor.checks import Check, Examination, advice, ok, problem
 from lowtide.memory.cgroups import cgroup_limits, memory_cgroups
 from lowtide.memory.limits import machine_limit
-from lowtide.memory.proc_files import (
-    available_bytes,
-    available_ram_bytes,
-    installed_ram_bytes,
-    kib_fields,
-    read_text,
-    total_ram_bytes,
-)
+from lowtide.memory.proc_files import kib_fields, machine_memory, read_text, stalled_percent
 from lowtide.units import GIB, MIB, format_bytes
 
 LEAST_BYTES = 256 * MIB
@@ -37,9 +30,7 @@ _END_OTHERS = "end what is not needed; `ps aux --sort=-rss | head` lists the lar
 
 def check_ram(examination: Examination) -> Check:
     """RAM, and how much of it can be taken now."""
-    total, available = total_ram_bytes(examination.root), available_bytes(examination.root)
-    if total is None or available is None:
-        total, available = installed_ram_bytes(), available_ram_bytes()
+    available, total = machine_memory(examination.root)
     finding = f"{format_bytes(total)}, of which {format_bytes(available)} can be taken now"
     if available < LEAST_BYTES:
         return problem("RAM", f"{finding}; a stage needs {format_bytes(LEAST_BYTES)}", _END_OTHERS)
@@ -158,13 +149,11 @@ def check_pressure(examination: Examination) -> Check | None:
     """PSI: whether the kernel says how long work stands still for memory."""
     if not (examination.root / "proc/meminfo").exists():
         return None
-    text = read_text(examination.root / "proc/pressure/memory")
-    found = re.search(r"^full avg10=([0-9.]+)", text or "", re.MULTILINE)
-    if found is None:
+    percent = stalled_percent(examination.root)
+    if percent is None:
         finding = "not reported by this kernel: `watch` goes by free memory and swapping alone"
         remedy = "nothing must be done; a kernel built with PSI reports it when booted with `psi=1`"
         return advice("pressure (PSI)", finding, remedy)
-    percent = float(found[1])
     finding = f"work stood still for memory {percent:.0f} % of the last ten seconds"
     if percent >= _STALLING_PERCENT:
         remedy = "end what is not needed, or wait: this machine is short of memory now"
@@ -208,10 +197,12 @@ def check_job_limits(examination: Examination) -> Check | None:
     with open_box(_TRIED_LIMIT_BYTES) as box:
         if box is not None:
             return ok("limits of jobs", f"`watch --limit` can enforce them ({box.how})")
-    finding = "no cgroup can be made here: `watch --limit` watches a job but cannot wall it in"
-    remedy = "for a wall, run the job as root or in a container with `--memory 8g`"
+    finding = (
+        "no cgroup can be made here: `watch --limit` watches a job, but the kernel enforces nothing"
+    )
+    remedy = "for a hard limit, run the job as root or in a container with `--memory 8g`"
     if examination.container:
-        remedy = "for a wall around all of it, start the container with `--memory 8g`"
+        remedy = "for a hard limit on everything, start the container with `--memory 8g`"
     elif (root / "run/systemd/system").exists():
-        remedy = "for a wall: `systemd-run --user --scope -p MemoryMax=8G COMMAND`"
+        remedy = "for a hard limit: `systemd-run --user --scope -p MemoryMax=8G COMMAND`"
     return advice("limits of jobs", finding, remedy)

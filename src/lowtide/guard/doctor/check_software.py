@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
+from operator import eq, ge, gt, le, lt, ne
 
 from lowtide.errors import UsageError
 from lowtide.guard.doctor.checks import Check, Examination, advice, ok, problem
@@ -15,6 +16,7 @@ from lowtide.native import load_native
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*([^;]*)(?:;(.*))?")
 _EXTRA = re.compile(r"extra\s*==\s*['\"]([\w-]+)['\"]")
 _BOUND = re.compile(r"(>=|<=|==|!=|<|>|~=)\s*([0-9][\w.]*)")
+_COMPARE = {">=": ge, "<=": le, "==": eq, "!=": ne, "<": lt, ">": gt}
 FOR_DEVELOPERS = ("bench", "dev", "test")
 """Extras that nobody misses who only uses lowtide."""
 ESSENTIAL = "train"
@@ -85,15 +87,7 @@ def satisfies(version: str, wanted: str) -> bool:
         there = _numbers(bound)
         width = max(len(here), len(there))
         left, right = (one + (0,) * (width - len(one)) for one in (here, there))
-        holds = {
-            ">=": left >= right,
-            "<=": left <= right,
-            "==": left == right,
-            "!=": left != right,
-            "<": left < right,
-            ">": left > right,
-        }
-        if not holds.get(sign, True):
+        if sign in _COMPARE and not _COMPARE[sign](left, right):
             return False
     return True
 

@@ -124,39 +124,37 @@ def check_ulimits(examination: Examination) -> list[Check]:
         return found
     files = limits["NOFILE"].soft
     count = "any number of" if files is None else f"{files:,}"
-    return [ok("ulimits", f"none that bites; {count} files may be open")]
+    return [ok("ulimits", f"none that matters; {count} files may be open")]
 
 
 def _low_limits(limits: Mapping[Resource, Ulimit], ram: int) -> Iterator[Check]:
-    space, data, size = limits["AS"].soft, limits["DATA"].soft, limits["FSIZE"].soft
-    seconds, files = limits["CPU"].soft, limits["NOFILE"].soft
+    def remedy(name: Resource, wanted: int | None = None) -> str:
+        """A shell may raise its soft limit up to the hard one; beyond, somebody else must."""
+        hard = limits[name].hard
+        if hard is None or (wanted is not None and hard >= wanted):
+            return f"in this shell: `ulimit -{_FLAGS[name]} {wanted or 'unlimited'}`"
+        return (
+            f"a new shell, if this one set it; else `{name.lower()}` in /etc/security/limits.conf, by the "
+            "administrator; on a cluster: a batch job instead of the login node"
+        )
+
+    space, data, size, seconds, files = (
+        limits[name].soft for name in ("AS", "DATA", "FSIZE", "CPU", "NOFILE")
+    )
     if space is not None:
-        finding = (
-            f"{format_bytes(space)} of addresses: mapped files count too, and torch maps many GiB"
-        )
-        judge = problem if space < ram else advice
-        yield judge("ulimit -v", finding, _how_to_raise("AS", limits["AS"], None))
+        shown = format_bytes(space)
+        finding = f"{shown} of addresses: mapped files count too, and torch maps many GiB"
+        yield (problem if space < ram else advice)("ulimit -v", finding, remedy("AS"))
     if data is not None and data < ram:
-        finding = (
-            f"a process may take {format_bytes(data)} of private memory; beyond, allocations fail"
-        )
-        yield advice("ulimit -d", finding, _how_to_raise("DATA", limits["DATA"], None))
+        shown = format_bytes(data)
+        finding = f"a process may take {shown} of private memory; beyond, allocations fail"
+        yield advice("ulimit -d", finding, remedy("DATA"))
     if size is not None:
         finding = f"no file may grow beyond {format_bytes(size)}"
-        yield problem("ulimit -f", finding, _how_to_raise("FSIZE", limits["FSIZE"], None))
+        yield problem("ulimit -f", finding, remedy("FSIZE"))
     if seconds is not None:
         finding = f"a process is killed after {format_seconds(seconds)} of CPU time"
-        yield advice("ulimit -t", finding, _how_to_raise("CPU", limits["CPU"], None))
+        yield advice("ulimit -t", finding, remedy("CPU"))
     if files is not None and files < _FEW_FILES:
         finding = f"{files} open files: few for a folder of many shards"
-        yield advice("ulimit -n", finding, _how_to_raise("NOFILE", limits["NOFILE"], _WANTED_FILES))
-
-
-def _how_to_raise(name: Resource, limit: Ulimit, wanted: int | None) -> str:
-    """A shell may raise its soft limit up to the hard one; beyond, somebody else must."""
-    if limit.hard is None or (wanted is not None and limit.hard >= wanted):
-        return f"in this shell: `ulimit -{_FLAGS[name]} {wanted or 'unlimited'}`"
-    return (
-        f"a new shell, if this one set it; else `{name.lower()}` in /etc/security/limits.conf, by the "
-        "administrator; on a cluster: a batch job instead of the login node"
-    )
+        yield advice("ulimit -n", finding, remedy("NOFILE", _WANTED_FILES))

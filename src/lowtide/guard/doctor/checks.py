@@ -38,7 +38,7 @@ class Examination:
     space: DiskSpace | None = None
     """What the folder's disk has left."""
     file_system: str | None = None
-    """The kind of the folder's file system; None where `/proc` does not tell."""
+    """The kind of the folder's file system; None where `/proc` does not say."""
     shared_memory_bytes: int | None = None
     """The size of `/dev/shm`; None where there is none."""
     ram_bytes: int = 0

@@ -15,7 +15,7 @@ from lowtide.guard.doctor import (
     check_system,
 )
 from lowtide.guard.doctor.checks import Check, Examination, Rule, gravest_first
-from lowtide.memory.proc_files import installed_ram_bytes, total_ram_bytes
+from lowtide.memory.proc_files import machine_memory
 from lowtide.storage.paths import as_path
 from lowtide.storage.publish import storage_errors
 
@@ -75,7 +75,7 @@ def examine_machine(
         shared_memory_bytes=check_disk.read_disk_space(shared).total_bytes
         if shared.is_dir()
         else None,
-        ram_bytes=total_ram_bytes(root) or installed_ram_bytes(),
+        ram_bytes=machine_memory(root)[1],
         ulimits=check_system.read_ulimits(),
         gpus=check_gpu.read_gpus(root),
         libraries=check_software.read_libraries(),

@@ -107,7 +107,7 @@ class RequestedSize:
 
     @property
     def is_small_block(self) -> bool:
-        """Whether this is a block that torch takes for any small tensor: it tells nothing about the tensor."""
+        """Whether this is a block that torch takes for any small tensor: it says nothing about the tensor."""
         blocks = (SMALL_BLOCK, MIDDLE_BLOCK)
         return self.in_blocks and any(self.low_bytes <= one <= self.high_bytes for one in blocks)
 
@@ -343,7 +343,7 @@ def _solved(size: RequestedSize, known: Dimensions, place: str) -> TensorMatch |
 
 def _guessed(size: RequestedSize, place: str) -> TensorMatch | None:
     """Logits of a vocabulary in use, for a batch that is a power of two; None where several fit."""
-    # Half of all tensors are a small number times a power of two: a round size does not tell them apart.
+    # Half of all tensors are a small number times a power of two: a round size could be any of them.
     step = max(MIB, 1 << max(0, size.low_bytes.bit_length() - 4))
     if -(-size.low_bytes // step) * step <= size.high_bytes:
         return None

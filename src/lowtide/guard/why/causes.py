@@ -42,8 +42,7 @@ def remedies_for(evidence: Evidence, finding: Finding) -> list[str]:
     return list(dict.fromkeys([*own, *(finding.remedies or usual)]))
 
 
-def _running(evidence: Evidence, finding: Finding) -> Iterator[str]:
-    del finding
+def _running(evidence: Evidence, _finding: Finding) -> Iterator[str]:
     pid = evidence.living.pid if evidence.living else None
     if evidence.living is not None and evidence.living.state == "stopped":
         yield f"`kill -CONT {pid}` resumes it, or `fg` in the shell that started it"
@@ -67,22 +66,24 @@ def _begins_again(session: Session) -> bool:
     return session.kind == "train" and not session.has_checkpoint
 
 
-def _cgroup(evidence: Evidence, finding: Finding) -> Iterator[str]:
-    del finding
+def _cgroup(evidence: Evidence, _finding: Finding) -> Iterator[str]:
     limit = evidence.session.limit_bytes if evidence.session else None
     if evidence.reading is not None and evidence.reading.cgroup_limit_bytes:
         limit = evidence.reading.cgroup_limit_bytes
     if limit is not None:
-        more = format_bytes(int(limit * _SPARE_SHARE))
-        yield f"raise the limit if the machine has room: from {format_bytes(limit)} to {more}, to start with"
+        yield _raise("the limit", limit)
     else:
         yield "raise the memory limit of its cgroup, container or job (`docker run --memory`, `#SBATCH --mem`)"
     yield from _take_less(evidence)
     yield "`lowtide watch --limit SIZE -- COMMAND` asks it to stop before the kernel kills it"
 
 
-def _machine(evidence: Evidence, finding: Finding) -> Iterator[str]:
-    del finding
+def _raise(name: str, limit_bytes: int) -> str:
+    now, more = format_bytes(limit_bytes), format_bytes(int(limit_bytes * _SPARE_SHARE))
+    return f"raise {name} if the machine has enough memory: from {now} to {more}"
+
+
+def _machine(evidence: Evidence, _finding: Finding) -> Iterator[str]:
     yield from _take_less(evidence)
     yield (
         "`lowtide watch --limit SIZE -- COMMAND` keeps it below what the machine has: it is asked to stop, "
@@ -99,9 +100,9 @@ def _take_less(evidence: Evidence) -> Iterator[str]:
         resumes = "" if _begins_again(session) else ", and it resumes"
         yield f"pass a smaller `--memory`: the same result in less{resumes}"
         return
-    middle = session.middle.private_bytes if session and session.middle else None
-    last = session.last.private_bytes if session and session.last else None
-    if middle is not None and last is not None and last >= _GROWN * max(middle, MIB):
+    middle = session.middle_bytes if session else None
+    last = session.last.private_bytes if session and session.last else 0
+    if middle is not None and last >= _GROWN * max(middle, MIB):
         sizes = f"{format_bytes(middle)} halfway and {format_bytes(last)} at the last look"
         yield f"find what grows: it held {sizes}"
     yield "take less at a time: smaller batches, fewer workers, files streamed instead of loaded whole"
@@ -196,12 +197,10 @@ def _disk(evidence: Evidence, finding: Finding) -> Iterator[str]:
     yield from _resume(evidence, finding)
 
 
-def _watch_limit(evidence: Evidence, finding: Finding) -> Iterator[str]:
-    del finding
+def _watch_limit(evidence: Evidence, _finding: Finding) -> Iterator[str]:
     limit = evidence.session.limit_bytes if evidence.session else None
     if limit is not None:
-        more = format_bytes(int(limit * _SPARE_SHARE))
-        yield f"raise `--limit` if the machine has room: from {format_bytes(limit)} to {more}, to start with"
+        yield _raise("`--limit`", limit)
     yield from _take_less(evidence)
 
 
@@ -214,8 +213,7 @@ def _failed(evidence: Evidence, finding: Finding) -> Iterator[str]:
         yield "its output names no error: look up what this exit code means to the program"
 
 
-def _unknown(evidence: Evidence, finding: Finding) -> Iterator[str]:
-    del finding
+def _unknown(evidence: Evidence, _finding: Finding) -> Iterator[str]:
     if not evidence.kernel.sources:
         yield "read the kernel's log as root: `sudo dmesg | grep -i 'killed process'`, or `sudo lowtide why …`"
     if not evidence.pids:

@@ -9,8 +9,9 @@ from typing import Literal
 from lowtide.guard.why.allocations import Dimensions
 from lowtide.guard.why.death_texts import DeathText
 from lowtide.guard.why.kernel_log import KernelLog, KernelRecord, RecordKind
-from lowtide.journal import RecordedMemory, Session
+from lowtide.journal import Session
 from lowtide.memory.meter import NOTHING_USED, MemoryUse
+from lowtide.memory.reading import Reading
 
 INTERRUPT, KILL, TERMINATE = 2, 9, 15
 """SIGINT, SIGKILL, SIGTERM; `signal` has no SIGKILL on Windows."""
@@ -103,7 +104,7 @@ class Evidence:
         return [text for log in self.logs for text in log.texts]
 
     @property
-    def reading(self) -> RecordedMemory | None:
+    def reading(self) -> Reading | None:
         """The last look at its memory."""
         return self.session.last if self.session else None
 
@@ -145,8 +146,8 @@ class Evidence:
         reading = self.reading
         if reading is None:
             return None
-        limit, private = reading.cgroup_limit_bytes, reading.private_bytes
-        if limit and private is not None and private >= _FULL_SHARE * limit:
+        limit = reading.cgroup_limit_bytes
+        if limit and reading.private_bytes >= _FULL_SHARE * limit:
             return "cgroup"
         total, available = self.machine.total_ram_bytes, reading.available_bytes
         if total and available is not None and available < _TIGHT_SHARE * total:

@@ -35,7 +35,7 @@ _LONGEST_LINE = 2000
 _CLOCKS_APART_SECONDS = 3600.0
 """A machine that slept counts fewer seconds since its boot than have passed; never more by so much."""
 _SECONDS_APART = 5.0
-"""The same event in two logs, whose clocks differ a little."""
+"""Records of one event in two logs may differ by this much: clocks differ a little."""
 _SINCE_BOOT = re.compile(r"\[\s*(\d+\.\d+)\]")
 _STAMPED = re.compile(r"\[|[A-Z][a-z]{2} [ \d]\d \d\d:|\d{4}-\d\d-|\d{9,}\.")
 """How a line begins that has a time of its own, even one that cannot be read."""
@@ -151,20 +151,14 @@ def parse_kernel_log(lines: Iterable[str], *, source: str, clock: Clock) -> Kern
 
 def join_logs(logs: Iterable[KernelLog]) -> KernelLog:
     """One log of several; an event that two of them report is kept once."""
-    records: list[KernelRecord] = []
-    sources: list[str] = []
-    unread: list[UnreadLog] = []
-    begins: list[float] = []
+    logs, records = list(logs), list[KernelRecord]()
     for log in logs:
         records += [one for one in log.records if not any(_same(one, other) for other in records)]
-        sources += log.sources
-        unread += log.unread
-        begins += [] if log.first_at is None else [log.first_at]
     return KernelLog(
         records=tuple(records),
-        sources=tuple(sources),
-        unread=tuple(unread),
-        first_at=min(begins, default=None),
+        sources=tuple(source for log in logs for source in log.sources),
+        unread=tuple(unread for log in logs for unread in log.unread),
+        first_at=min((log.first_at for log in logs if log.first_at is not None), default=None),
     )
 
 
@@ -206,7 +200,7 @@ def _read_kill(
         anonymous_bytes=int(size[1].replace(",", "")) * KIB if size else None,
         detail="announced" if kill[2] == "Kill" else "",
     )
-    # An older kernel announces one process and may then kill a child of it: the scope goes on to that line.
+    # An older kernel announces one process and may then kill a child of it: the scope holds for that line too.
     return (_Announced(scope, announced.group) if kill[2] == "Kill" else _Announced()), found
 
 

@@ -438,7 +438,7 @@ def _killed(evidence: Evidence, seen: Exit) -> Finding:
         return _short_of_memory(evidence, ended)
     if reading is not None and reading.available_bytes is not None and seen.seen:
         free = format_bytes(reading.available_bytes)
-        why = f"{ended} while {free} of the machine's memory were available; the kernel's log could not be read"
+        why = f"{ended} while {free} of the machine's memory was available; the kernel's log could not be read"
         return Finding(cause="killed from outside", sureness="possible", why=why)
     if breaks_off:
         why = (
@@ -458,11 +458,11 @@ def _short_of_memory(evidence: Evidence, ended: str) -> Finding:
     reading = evidence.reading
     assert reading is not None, "memory is short only where it was read"
     if evidence.short_of == "cgroup":
-        held, limit = reading.private_bytes or 0, reading.cgroup_limit_bytes or 0
+        held, limit = reading.private_bytes, reading.cgroup_limit_bytes or 0
         why = f"{ended} when it held {format_bytes(held)} of the {format_bytes(limit)} its cgroup allows"
         return Finding(cause="out of memory: its cgroup", sureness="possible", why=why)
     free = format_bytes(reading.available_bytes or 0)
-    why = f"{ended} when only {free} of the machine's memory were left"
+    why = f"{ended} when only {free} of the machine's memory was left"
     return Finding(cause="out of memory: the machine", sureness="possible", why=why)
 
 

@@ -157,22 +157,21 @@ def _session_lines(
 def _reading_line(evidence: Evidence, session: Session, finding: Finding) -> EvidenceLine:
     last = session.last
     assert last is not None, "the caller has checked that it was read"
-    parts = []
-    if last.private_bytes is not None:
-        limit, allowed = last.cgroup_limit_bytes or session.limit_bytes, ""
-        if limit is not None:
-            allowed = f" of a limit of {format_bytes(limit)}"
-        elif session.budget_bytes is not None:
-            allowed = f" of a budget of {format_bytes(session.budget_bytes)}"
-        parts.append(f"{format_bytes(last.private_bytes)} private{allowed}")
+    limit, allowed = last.cgroup_limit_bytes or session.limit_bytes, ""
+    if limit is not None:
+        allowed = f" of a limit of {format_bytes(limit)}"
+    elif session.budget_bytes is not None:
+        allowed = f" of a budget of {format_bytes(session.budget_bytes)}"
+    parts = [f"{format_bytes(last.private_bytes)} private{allowed}"]
     if last.available_bytes is not None:
         parts.append(f"{format_bytes(last.available_bytes)} available on the machine")
     if last.swapped_bytes:
         parts.append(f"{format_bytes(last.swapped_bytes)} swapped out")
     if last.stalled_percent:
         parts.append(f"{last.stalled_percent:.0f} % of the time stalled for memory")
-    if last.gpu_used_bytes is not None and last.gpu_total_bytes:
-        used, total = format_bytes(last.gpu_used_bytes), format_bytes(last.gpu_total_bytes)
+    fullest = max(last.gpus, key=lambda gpu: gpu.used_bytes, default=None)
+    if fullest is not None and fullest.total_bytes:
+        used, total = format_bytes(fullest.used_bytes), format_bytes(fullest.total_bytes)
         parts.append(f"{used} of {total} used on the GPU")
     speaks: Speaks = "neither"
     if finding.cause in _MEMORY and evidence.short_of is not None:
@@ -181,7 +180,7 @@ def _reading_line(evidence: Evidence, session: Session, finding: Finding) -> Evi
         speaks = "for" if evidence.short_of is None else "against"
     end_at = session.end.at if session.end else None
     before = ""
-    if end_at is not None and last.at is not None:
+    if end_at is not None and last.at:
         before = f", {format_seconds(max(0.0, end_at - last.at))} before the end"
     return EvidenceLine(source=f"last memory{before}", text=", ".join(parts), speaks=speaks)
 

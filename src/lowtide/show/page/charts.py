@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, TypeAlias
 
-from lowtide.show.page.facts import Forecast, RunFacts
-from lowtide.show.page.series import Point
+from lowtide.guard.forecast import Forecast
+from lowtide.series import Point
+from lowtide.show.page.facts import RunFacts
 from lowtide.svg import Unit
 from lowtide.units import format_bytes
 
@@ -60,7 +61,7 @@ class Chart:
     wide: bool = False
     stages: bool = False
     """Whether stages, alerts and the forecast are drawn into it."""
-    forecast: Forecast | None = None
+    forecast: tuple[float, Forecast] | None = None
     hidden: str | None = None
     """A series that the cursor reads and that is not drawn."""
 

@@ -11,9 +11,9 @@ from lowtide.show.page.charts import chart_points, choose_charts
 from lowtide.show.page.facts import Happening, RunFacts
 from lowtide.show.page.figures import figure_html
 from lowtide.show.page.key_figures import KeyFigure, key_figures
-from lowtide.show.page.records import clock_text
 from lowtide.show.page.scales import HEIGHT, WIDTH, TimeAxis, make_time_axis
 from lowtide.show.page.verdict import Outcome
+from lowtide.show.page.work_clock import clock_text
 from lowtide.svg import escape
 from lowtide.units import format_bytes, format_seconds
 
@@ -135,9 +135,9 @@ def _samples(facts: RunFacts) -> Iterator[str]:
     if not facts.samples.count:
         return
     texts = "".join(
-        f"<li><h3>{'Step ' + format(one.step, ',') if one.step is not None else 'A sample'}</h3>"
-        f'<p class="sample" dir="auto">{escape(one.text, 2400)}</p></li>'
-        for one in facts.samples
+        f"<li><h3>{'A sample' if step is None else f'Step {step:,}'}</h3>"
+        f'<p class="sample" dir="auto">{escape(text, 2400)}</p></li>'
+        for step, text in facts.samples
     )
     more = _more(facts.samples.left_out, "sample")
     yield f'<section id="samples"><h2>Samples of text</h2><ol class="samples">{texts}</ol>{more}</section>\n'

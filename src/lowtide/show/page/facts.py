@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections import deque
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
-from lowtide.show.page.series import FirstAndLast, Series
+from lowtide.guard.forecast import Forecast
+from lowtide.journal import RecordedEnd
+from lowtide.memory.reading import ProcessUse
+from lowtide.series import Series
 
 MOST_SESSIONS = 60
+Item = TypeVar("Item")
 
 
 @dataclass(slots=True, kw_only=True)
@@ -50,52 +56,6 @@ class Happening:
     grave: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SampleText:
-    """A text that the model generated."""
-
-    step: int | None
-    text: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Alert:
-    """A step of the guard: `note`, `ask` or `end`."""
-
-    seconds: float
-    stage: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
-    """Predicted: at this pace memory reaches `reaches_bytes` after `in_seconds`."""
-
-    seconds: float
-    in_seconds: float
-    reaches_bytes: float
-    bytes_per_second: float
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Process:
-    """One of the largest processes of a watched tree."""
-
-    pid: int
-    name: str
-    private_bytes: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
-    """The last record of a session."""
-
-    outcome: str
-    exit_code: int | None
-    problem: str
-    remedy: str
-    signal: int | None = None
-
-
 @dataclass(slots=True, kw_only=True)
 class Counts:
     """How far the run came; None for what it never recorded."""
@@ -130,8 +90,33 @@ class Peaks:
     private_bytes: int | None = None
     gpu_bytes: int | None = None
     swapped_bytes: int = 0
-    top: tuple[Process, ...] = ()
+    top: tuple[ProcessUse, ...] = ()
     """The largest processes at the peak of private memory."""
+
+
+class FirstAndLast(Generic[Item]):
+    """The first and the last items of a stream, and how many were left out between them."""
+
+    def __init__(self, first: int, last: int) -> None:
+        self._most_first = first
+        self._first: list[Item] = []
+        self._last: deque[Item] = deque(maxlen=last)
+        self.count = 0
+
+    def add(self, item: Item) -> None:
+        self.count += 1
+        if len(self._first) < self._most_first:
+            self._first.append(item)
+        else:
+            self._last.append(item)
+
+    @property
+    def left_out(self) -> int:
+        return self.count - len(self._first) - len(self._last)
+
+    def __iter__(self) -> Iterator[Item]:
+        yield from self._first
+        yield from self._last
 
 
 @dataclass(slots=True, kw_only=True)
@@ -159,7 +144,7 @@ class RunFacts:
     """Seconds of work in the sessions before the last."""
     started_at: float | None = None
     last_at: float | None = None
-    end: End | None = None
+    end: RecordedEnd | None = None
     counts: Counts = field(default_factory=Counts)
     peaks: Peaks = field(default_factory=Peaks)
     series: dict[str, Series] = field(default_factory=dict)
@@ -169,9 +154,14 @@ class RunFacts:
     bands: FirstAndLast[Band] = field(default_factory=lambda: FirstAndLast(40, 80))
     events: FirstAndLast[Happening] = field(default_factory=lambda: FirstAndLast(20, 50))
     checkpoints: FirstAndLast[Happening] = field(default_factory=lambda: FirstAndLast(1, 4))
-    samples: FirstAndLast[SampleText] = field(default_factory=lambda: FirstAndLast(2, 6))
-    alerts: FirstAndLast[Alert] = field(default_factory=lambda: FirstAndLast(10, 20))
-    forecast: Forecast | None = None
+    samples: FirstAndLast[tuple[int | None, str]] = field(
+        default_factory=lambda: FirstAndLast(2, 6)
+    )
+    """Steps, and the texts that the model generated then."""
+    alerts: FirstAndLast[tuple[float, str]] = field(default_factory=lambda: FirstAndLast(10, 20))
+    """Seconds of work and stages: `note`, `ask` or `end`."""
+    forecast: tuple[float, Forecast] | None = None
+    """The newest prediction, and the seconds of work when it was made."""
 
     @property
     def worked_seconds(self) -> float:

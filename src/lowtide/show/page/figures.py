@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby, pairwise
 from typing import TypeAlias
 
+from lowtide.series import Point
 from lowtide.show.page.charts import Chart, Level, Line, Pick
 from lowtide.show.page.facts import RunFacts
 from lowtide.show.page.scales import HEIGHT, WIDTH, TimeAxis, ValueAxis, make_value_axis
-from lowtide.show.page.series import Point
 from lowtide.svg import escape, value_words
 from lowtide.units import format_seconds
 
@@ -152,16 +152,14 @@ def _marks(chart: Chart, facts: RunFacts, x: TimeAxis, y: ValueAxis) -> list[str
         return []
     last = max((one.number for one in facts.sessions), default=0)
     found = [
-        f'<path class="alert {alert.stage if alert.stage in _ALERTS else "note"}" '
-        f'd="M{x.place(alert.seconds, last)} 0V{HEIGHT}"/>'
-        for alert in facts.alerts
+        f'<path class="alert {stage if stage in _ALERTS else "note"}" '
+        f'd="M{x.place(seconds, last)} 0V{HEIGHT}"/>'
+        for seconds, stage in facts.alerts
     ]
     if chart.forecast is not None:
-        seen = chart.forecast
-        start = seen.reaches_bytes - seen.bytes_per_second * seen.in_seconds
-        left, right = (
-            x.place(t, last) for t in (seen.seconds, seen.seconds + min(seen.in_seconds, 1e9))
-        )
+        at, seen = chart.forecast
+        start = seen.reaches_bytes - seen.bytes_per_second * seen.seconds
+        left, right = (x.place(t, last) for t in (at, at + min(seen.seconds, 1e9)))
         d = f"M{left} {y.place(start)}L{right} {y.place(seen.reaches_bytes)}"
         found.append(f'<path class="forecast" d="{d}"/>')
     return found

@@ -11,31 +11,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from lowtide.errors import DataError, UsageError
-from lowtide.journal import read_journal
-from lowtide.show.page.facts import (
-    MOST_SESSIONS,
-    Alert,
-    Band,
-    End,
-    Forecast,
-    Happening,
-    Process,
-    RunFacts,
-    SampleText,
-    Session,
-)
-from lowtide.show.page.records import (
+from lowtide.guard.forecast import Forecast
+from lowtide.journal import (
     Record,
-    WorkClock,
-    clock_text,
-    mapping,
-    mappings,
     number,
+    read_end,
+    read_journal,
+    read_reading,
     text,
-    unix_seconds,
     whole,
 )
-from lowtide.show.page.series import Series
+from lowtide.series import Series
+from lowtide.show.page.facts import (
+    MOST_SESSIONS,
+    Band,
+    Happening,
+    RunFacts,
+    Session,
+)
+from lowtide.show.page.work_clock import WorkClock, clock_text, unix_seconds
 from lowtide.units import format_bytes, format_count, format_seconds, printable
 
 NAME_A_RUN = (
@@ -43,7 +37,6 @@ NAME_A_RUN = (
 )
 MOST_GPUS = 4
 _MOST_COMMAND_WORDS = 200
-_MOST_PROCESSES = 8
 _LEARNING = "learning merges"
 _RATE_SECONDS = 0.5
 """A rate over less would be noise."""
@@ -148,7 +141,8 @@ class _Reader:
             self._take_start(record, before)
 
     def _take_start(self, record: Record, before: Session | None) -> None:
-        facts, settings = self.facts, mapping(record, "settings")
+        facts, found = self.facts, record.get("settings")
+        settings = found if isinstance(found, dict) else {}
         facts.kind = text(record, "kind") or facts.kind
         facts.version = text(record, "version")
         facts.how = text(record, "how")
@@ -313,7 +307,7 @@ class _Reader:
             counts.best_evaluation = (loss, whole(record, "step"))
 
     def _take_sample(self, record: Record) -> None:
-        self.facts.samples.add(SampleText(step=whole(record, "step"), text=text(record, "text")))
+        self.facts.samples.add((whole(record, "step"), text(record, "text")))
 
     def _take_checkpoint(self, record: Record) -> None:
         facts, words = self.facts, _checkpoint_words(record)
@@ -339,54 +333,35 @@ class _Reader:
         if self._band is None or self._band.name == "starting":
             self._enter("watched")
         self._take_memory(record)
+        reading = read_reading(record)
         if (whole(record, "private_bytes") or -1) > before:
-            facts.peaks.top = tuple(
-                Process(
-                    pid=whole(one, "pid") or 0,
-                    name=text(one, "name"),
-                    private_bytes=whole(one, "private_bytes") or 0,
-                )
-                for one in mappings(record, "top", _MOST_PROCESSES)
-            )
-        self._draw("charged", whole(record, "cgroup_bytes"))
-        for card in mappings(record, "gpus", MOST_GPUS):
-            index = whole(card, "index") or 0
-            if index in facts.gpus or len(facts.gpus) < MOST_GPUS:
-                facts.gpus[index] = (text(card, "name"), whole(card, "total_bytes") or 0)
-                self._see_gpu(f"gpu {index}", whole(card, "used_bytes"))
+            facts.peaks.top = reading.top
+        self._draw("charged", reading.cgroup_bytes)
+        for card in reading.gpus:
+            if card.index in facts.gpus or len(facts.gpus) < MOST_GPUS:
+                facts.gpus[card.index] = (card.name, card.total_bytes)
+                self._see_gpu(f"gpu {card.index}", card.used_bytes)
 
     def _take_alert(self, record: Record) -> None:
         facts, stage = self.facts, text(record, "stage")
-        facts.alerts.add(Alert(seconds=facts.seconds, stage=stage))
+        facts.alerts.add((facts.seconds, stage))
         name = _ALERT_BANDS.get(stage, "watched")
         self._enter(name)
         self._add_event(name, text(record, "reason"), grave=stage != "note")
 
     def _take_forecast(self, record: Record) -> None:
-        in_seconds, reaches = number(record, "seconds"), number(record, "reaches_bytes")
+        seconds, reaches = number(record, "seconds"), whole(record, "reaches_bytes")
         pace = number(record, "bytes_per_second")
-        if in_seconds is None or reaches is None or pace is None:
+        if seconds is None or reaches is None or pace is None:
             return
-        self.facts.forecast = Forecast(
-            seconds=self.facts.seconds,
-            in_seconds=in_seconds,
-            reaches_bytes=reaches,
-            bytes_per_second=pace,
-        )
-        size = format_bytes(int(min(max(reaches, 0), 1e18)))
-        self._add_event(
-            "forecast", f"{size} would be reached in {format_seconds(in_seconds)} (predicted)"
-        )
+        found = Forecast(seconds=seconds, reaches_bytes=reaches, bytes_per_second=pace)
+        self.facts.forecast = (self.facts.seconds, found)
+        words = f"{format_bytes(reaches)} would be reached in {format_seconds(seconds)} (predicted)"
+        self._add_event("forecast", words)
 
     def _take_end(self, record: Record) -> None:
         facts, outcome = self.facts, text(record, "outcome")
-        facts.end = End(
-            outcome=outcome,
-            exit_code=whole(record, "exit_code"),
-            problem=text(record, "problem"),
-            remedy=text(record, "remedy"),
-            signal=whole(record, "signal"),
-        )
+        facts.end = read_end(record)
         if self._session is not None:
             self._session.outcome = outcome
             self._session.elapsed_seconds = number(record, "elapsed_seconds")

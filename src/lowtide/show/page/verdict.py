@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, TypeAlias
 
+from lowtide.guard.why.evidence import signal_name
 from lowtide.show.page.facts import RunFacts
-from lowtide.show.page.records import clock_text
+from lowtide.show.page.work_clock import clock_text
 from lowtide.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ def judge_run(facts: RunFacts, verdict: Verdict | None = None) -> Outcome:
     elif end is None and not _took_all_steps(facts):
         parts.append("It still runs, or it was killed; `lowtide why RUN` says more.")
     sentence = " ".join(parts)
-    problem = end.problem if end else ""
+    problem = (end.problem or "") if end else ""
     own_remedy = (end.remedy,) if end and end.remedy else ()
     return Outcome(
         state=state,
@@ -79,7 +79,7 @@ def _state_and_word(facts: RunFacts) -> tuple[State, str]:
         return _OUTCOMES.get(end.outcome, ("open", "Ended"))
     # Only `watch` writes "ended": it sees how a command of any kind came out.
     if end.signal is not None:
-        return "bad", f"Ended by {_signal_name(end.signal)}"
+        return "bad", f"Ended by signal {end.signal} ({signal_name(end.signal)})"
     if end.exit_code is None:
         return "bad", "Ended with an unknown exit code"
     return ("bad" if end.exit_code else "good"), f"Ended with exit code {end.exit_code}"
@@ -94,13 +94,6 @@ def _took_all_steps(facts: RunFacts) -> bool:
         and counts.step is not None
         and counts.step == counts.steps
     )
-
-
-def _signal_name(number: int) -> str:
-    try:
-        return f"signal {number} ({signal.Signals(number).name})"
-    except ValueError:
-        return f"signal {number}"
 
 
 def _work_done(facts: RunFacts) -> str:

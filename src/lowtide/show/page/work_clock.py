@@ -1,57 +1,17 @@
-"""Values and times out of records, read with care: a log may be old, cut, or written by someone else."""
+"""Times out of records, read with care: a log may be old, cut, or written by someone else."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TypeAlias
 
-Record: TypeAlias = Mapping[str, object]
+from lowtide.journal import Record, number, text
+
 _LAST_UNIX_SECONDS = 253_402_300_799
 """The end of the year 9999."""
-_MOST_CHARACTERS = 20_000
-_MOST_VALUE = 1e30
-"""Sums of larger values would not be finite."""
 _HELD_BACK = ("advanced", "learnt", "memory")
 """Kinds of records of which a run writes the last one late."""
 _LEAST_SECONDS = 0.001
 _NEARLY_NOW_SECONDS = 1.0
-
-
-def number(record: Record, name: str) -> float | None:
-    """A finite number, or None."""
-    value = record.get(name)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        found = float(value)
-    except OverflowError:
-        return None
-    return found if abs(found) < _MOST_VALUE else None  # false for NaN as well
-
-
-def whole(record: Record, name: str) -> int | None:
-    """A whole number that is not negative, or None."""
-    value = number(record, name)
-    return int(value) if value is not None and 0 <= value < 1e18 else None
-
-
-def text(record: Record, name: str) -> str:
-    """A string, cut if it is very long; empty if there is none."""
-    value = record.get(name)
-    return value[:_MOST_CHARACTERS] if isinstance(value, str) else ""
-
-
-def mapping(record: Record, name: str) -> Mapping[str, object]:
-    """An object; empty if there is none."""
-    value = record.get(name)
-    return value if isinstance(value, dict) else {}
-
-
-def mappings(record: Record, name: str, most: int) -> list[Mapping[str, object]]:
-    """The first objects of a list; none if there is no list."""
-    value = record.get(name)
-    return [one for one in value[:most] if isinstance(one, dict)] if isinstance(value, list) else []
 
 
 def unix_seconds(record: Record) -> float | None:
@@ -71,7 +31,7 @@ class WorkClock:
     """Seconds of work out of the times of records: without pauses, and never backwards.
 
     A system clock that was set back in the middle of a run shifts what follows, so that time moves on. A record
-    that was held back and written late looks the same; its own count of seconds, or its kind, tells it apart.
+    that was held back and written late looks the same; its own count of seconds, or its kind, identifies it.
     """
 
     def __init__(self) -> None:
