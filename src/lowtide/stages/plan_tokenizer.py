@@ -19,7 +19,7 @@ from lowtide.stages.spend import LIBRARIES_BYTES, SLACK_SHARE, foreign_bytes, re
 from lowtide.stages.stage import Plan
 from lowtide.stages.tokenizer_settings import check_tokenizer_settings, normalise
 from lowtide.settings import TokenizerSettings
-from lowtide.source.find_inputs import InputKind, survey_inputs
+from lowtide.source.find_inputs import InputFile, InputKind, survey_inputs
 from lowtide.source.safe_cuts import CutRule
 from lowtide.source.stream import ReadSettings
 from lowtide.tokenizer.count_words import LEAST_TABLE_BYTES, CountRules
@@ -71,7 +71,7 @@ class TokenizerPlan(Plan):
 
 
 def plan_tokenizer(
-    inputs: Sequence[str],
+    inputs: Sequence[str | InputFile],
     settings: TokenizerSettings,
     *,
     out: Path | None,

@@ -45,9 +45,9 @@ def choose_settings(
     limit: str | None,
     floor: str | None,
     most: str,
-    timeline: str | None,
-    alerts: str | None,
-    stop_file: str | None,
+    timeline: str | Path | None,
+    alerts: str | Path | None,
+    stop_file: str | Path | None,
     on_alert: str | None,
     grace_seconds: float,
     interval_seconds: float,
@@ -60,7 +60,6 @@ def choose_settings(
     for seconds in (grace_seconds, interval_seconds):
         if not math.isfinite(seconds):
             raise UsageError(f"{seconds} is not a time", remedy="pass a number of seconds")
-    state = state_folder(environment)
     total = total_ram_bytes(Path("/")) or installed_ram_bytes()
     candidates = machine_limit(slurm=environment).candidates
     firm = [(one.total_bytes, one.source) for one in candidates if one.source != AVAILABLE]
@@ -80,8 +79,8 @@ def choose_settings(
         lines=Lines(limit_bytes=limit_bytes, floor_bytes=keep_bytes, most=Response[most.upper()]),
         limit_in_words=in_words,
         fence_bytes=fence_bytes,
-        timeline=Path(timeline) if timeline else state / "watch" / named,
-        alerts=Path(alerts) if alerts else state / "alerts.log",
+        timeline=Path(timeline) if timeline else timelines_folder(environment) / named,
+        alerts=Path(alerts) if alerts else _state_folder(environment) / "alerts.log",
         grace_seconds=grace_seconds,
         interval_seconds=interval_seconds,
         stop_file=Path(stop_file) if stop_file else None,
@@ -109,8 +108,12 @@ def refuse_own_end(pid: int, most: Response) -> None:
         )
 
 
-def state_folder(environment: Mapping[str, str]) -> Path:
-    """Where timelines and alerts go by default."""
+def timelines_folder(environment: Mapping[str, str]) -> Path:
+    """Where timelines go by default."""
+    return _state_folder(environment) / "watch"
+
+
+def _state_folder(environment: Mapping[str, str]) -> Path:
     home = environment.get("XDG_STATE_HOME")
     return (Path(home) if home else Path.home() / ".local/state") / "lowtide"
 
