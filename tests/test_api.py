@@ -78,6 +78,22 @@ def test_progress_is_shown_only_where_somebody_looks_on(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    "texts",
+    [["The tide comes in.", "It goes out."], ("x" * 5000,), ["nul \x00", "\ud800"]],
+    ids=["short", "long", "strange"],
+)
+def test_a_list_of_texts_is_refused_with_the_way_to_pass_them(
+    tmp_path: Path, texts: list[str]
+) -> None:
+    for call in (lowtide.tokenize, lowtide.train_tokenizer):
+        with pytest.raises(UsageError) as refused:
+            call(texts, tmp_path / "out")
+        assert "`iter(texts)`" in refused.value.remedy
+    made = lowtide.tokenize(iter(texts), tmp_path / "out", bad_text="replace")
+    assert made.manifest.documents == len(texts)
+
+
 class ZMQInteractiveShell:
     """What `get_ipython` of a notebook gives."""
 

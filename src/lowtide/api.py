@@ -9,9 +9,11 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from functools import partial
+from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from lowtide.errors import UsageError
 from lowtide.events import Listener, Processed, ignore
 from lowtide.memory.budget import Budget
 from lowtide.memory.limits import machine_limit
@@ -69,6 +71,7 @@ def tokenize(
     """
     if chosen:
         settings = make_settings(_named(settings) | chosen)
+    _refuse_texts(inputs)
     with _told(listen, progress) as told:
         return run_tokenize(
             inputs,
@@ -110,6 +113,7 @@ def train_tokenizer(
             if isinstance(chosen.get(name), int | str):
                 chosen[name] = (chosen[name],)
         settings = make_tokenizer_settings(_named(settings) | chosen)
+    _refuse_texts(inputs)
     with _told(listen, progress) as told:
         return run_train_tokenizer(
             inputs,
@@ -352,6 +356,17 @@ def why(
             kernel_log=_path(kernel_log),
         )
     )
+
+
+def _refuse_texts(inputs: Inputs) -> None:
+    """UsageError for a list of `str` of which none can be a path: it is not meant as one."""
+    if isinstance(inputs, list | tuple) and inputs and all(isinstance(one, str) for one in inputs):
+        names = map(str, inputs)
+        if not any(name == "-" or has_magic(name) or os.path.lexists(name) for name in names):
+            raise UsageError(
+                f"there is no file {inputs[0][:60]!r}",
+                remedy="check the paths; a list of texts goes in as `iter(texts)`",
+            )
 
 
 def _path(name: str | Path | None) -> Path | None:

@@ -30,8 +30,8 @@ def lines_of(rows: object, column: str | None = "text") -> list[object]:
 
 def test_one_path_is_not_its_letters() -> None:
     for one in ("a.txt", Path("a.txt"), ["a.txt"], (Path("a.txt"),)):
-        assert take_inputs(one, column="text") == ["a.txt"]  # type: ignore[arg-type]
-    assert take_inputs(["a", Path("b")], column="text") == ["a", "b"]
+        assert take_inputs(one, column="text") == ["a.txt"]
+    assert take_inputs(["a", Path("b"), "-"], column="text") == ["a", "b", "-"]
     assert take_inputs([], column="text") == []
 
 

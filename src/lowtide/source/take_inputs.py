@@ -31,14 +31,14 @@ def take_inputs(inputs: Inputs, *, column: str | None) -> list[str | InputFile]:
     A list or a tuple of `str` holds paths; any other iterable of `str` holds texts.
     """
     if isinstance(inputs, str | os.PathLike):
-        inputs = [inputs]
+        return [os.fspath(inputs)] if as_path(inputs) else []
     if isinstance(inputs, list | tuple):
-        paths = [item for item in inputs if isinstance(item, str | os.PathLike)]
-        if len(paths) == len(inputs):
-            return [os.fspath(path) for path in paths if as_path(path)]
-        if paths:
+        names = [os.fspath(item) for item in inputs if isinstance(item, str | os.PathLike)]
+        if len(names) == len(inputs):
+            return [name for name in names if as_path(name)]
+        if names:
             raise UsageError(
-                f"the inputs are rows and paths, such as {os.fspath(paths[0])!r}",
+                f"the inputs are rows and paths, such as {names[0]!r}",
                 remedy="pass the paths alone, or every text as a row: `{'text': ...}`",
             )
     if isinstance(inputs, Mapping):
