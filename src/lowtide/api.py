@@ -207,10 +207,7 @@ def verify(
 
 
 def report(run: str | Path, out: str | Path | None = None) -> WrittenPage:
-    """Write the page of a run, a dataset or a timeline: RUN/report.html, or `out`.
-
-    lowtide.report("run").path
-    """
+    """Write the page of a run, a dataset or a timeline: RUN/report.html, or `out`."""
     from lowtide.show.page.write_page import write_page
     from lowtide.stages.why import explain_run
 
@@ -307,8 +304,11 @@ def watch(
     from lowtide.stages.watch import watch_command, watch_process
     from lowtide.stages.watch_settings import choose_settings, one_of
 
-    words = shlex.split(command) if isinstance(command, str) else command
-    one_of(words, pid)
+    try:
+        parts = shlex.split(command) if isinstance(command, str) else command
+    except ValueError as cause:
+        raise UsageError(f"{command!r} is not a command: {cause}", remedy="pass a list") from cause
+    one_of(parts, pid)
     settings = choose_settings(
         limit=limit,
         floor=floor,
@@ -326,7 +326,7 @@ def watch(
     with show_watch(quiet=quiet, limit_bytes=limit_bytes, screen=pid is not None) as shown:
         if pid is not None:
             return watch_process(pid, settings, listen or shown, environment=os.environ)
-        return watch_command(words, settings, listen or shown, environment=os.environ)
+        return watch_command(parts, settings, listen or shown, environment=os.environ)
 
 
 def why(

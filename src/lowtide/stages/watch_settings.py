@@ -58,8 +58,10 @@ def choose_settings(
     The default limit is the least of cgroups, Slurm's grant and the RAM there is, free or not.
     """
     for seconds in (grace_seconds, interval_seconds):
-        if not math.isfinite(seconds):
+        if not 0 < seconds < math.inf:
             raise UsageError(f"{seconds} is not a time", remedy="pass a number of seconds")
+    if most not in ("note", "ask", "end"):
+        raise UsageError(f"--until {most!r} is not a step", remedy="pass note, ask or end")
     total = total_ram_bytes(Path("/")) or installed_ram_bytes()
     candidates = machine_limit(slurm=environment).candidates
     firm = [(one.total_bytes, one.source) for one in candidates if one.source != AVAILABLE]
