@@ -28,10 +28,78 @@ _COLUMNS = 100
 _BLOCK = re.compile(r"(<!-- help: ([\w -]+) -->\n).*?(<!-- end of help -->)", re.DOTALL)
 _INTRODUCTION = """# Python
 
-Every public name of `lowtide`, as its docstring tells it. `python docs/make_reference.py` writes this page,
-and a test compares. Examples stand in the [reference](reference.md#python), and in the pages on
+Examples, then every public name of `lowtide`, as its docstring tells it. `python docs/make_reference.py` writes
+this page, and a test compares. More examples stand in the [reference](reference.md#python), and in the pages on
 [tokenizers](tokenizer.md#from-python), [loading](loading.md) and [training](training.md#from-python).
 Names are loaded when they are first used: `import lowtide` costs nothing.
+
+## Examples
+
+Settings are keywords, named like the flags. A progress bar is shown in a terminal and, with ipywidgets, in a
+Jupyter notebook; `progress=False` shows none, and `listen=` takes the events instead. Results are plain values
+with a short repr.
+
+```python
+import lowtide
+
+texts = (f"line {number} of a text that nobody wrote down\\n" * 40 for number in range(500))
+result = lowtide.tokenize(texts, "tokens", val=0.05, memory="512MiB")
+print(repr(result))  # <TokenizeResult tokens: 202.7k tokens of 500 documents, 1.9s, peak 112.7 MiB>
+```
+
+### What is an input
+
+| inputs | are |
+|---|---|
+| `"corpus/*.parquet"`, `Path("corpus")` | a path, as on the command line |
+| `["a.txt", "b.txt"]`, any list or tuple of `str` | paths |
+| any other iterable of `str`: a generator, `iter(texts)`, a column of a table | texts, each a document |
+| an iterable of dicts: a list, a `datasets.Dataset` or `IterableDataset` | rows, as in a JSONL file |
+
+```python
+from datasets import Dataset
+
+code = Dataset.from_dict({"code": ["print(1)", "print(2)"], "stars": [3, 5]})
+lowtide.tokenize(code, "code", column="code")
+
+turns = [{"role": "user", "content": "Ebb?"}, {"role": "assistant", "content": "At six."}]
+lowtide.tokenize([{"messages": turns}], "chats", examples="chat", context=64)
+```
+
+- Tokens are those of the same rows in a JSONL file. Rows are asked for one at a time, in the thread that calls,
+  so an endless stream takes no more memory than a file. What the iterable itself allocates counts towards the
+  budget.
+- Rows are read once. A call that was cut off cannot be resumed, and a finished folder cannot say whether it
+  holds the same rows: both ask for `restart=True`. Where that matters, write the rows to a file.
+- An error that the iterable raises comes out as it is. A row that cannot be written as JSON (bytes, an array)
+  is an error that names the row, counted from 1. A missing text, NaN or half of a surrogate pair is left to
+  `bad_text`, as in a file.
+
+### What follows
+
+```python
+from torch.utils.data import DataLoader
+
+windows = lowtide.TokenDataset("tokens", context=64)
+len(windows), windows[0]  # windows of an epoch, and the first: x and y
+for x, y in DataLoader(windows, batch_size=8):
+    break
+
+lowtide.verify("tokens", progress=False).verification.sound
+lowtide.report("tokens").path  # a page of the run
+lowtide.why("tokens").sentence  # how it ended
+```
+
+```python
+import sys
+
+watched = lowtide.watch([sys.executable, "-c", "x = bytes(10**8)"], limit="1GB")
+watched.end.exit_code, watched.peak_private_bytes
+lowtide.why(watched.timeline).sentence
+```
+
+`lowtide.compare("corpus", limit="512MiB")` runs the usual ways beside ours on a sample of the text, and takes
+some minutes.
 """
 
 

@@ -170,6 +170,24 @@ def test_the_python_of_the_loading_page_runs(tmp_path: Path) -> None:
     assert "source" in done.stdout
 
 
+def test_the_examples_of_the_python_page_run(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    pytest.importorskip("datasets")
+    page = (ROOT / "docs" / "python.md").read_text().partition("## Functions")[0]
+    code = "\n".join(re.findall(r"```python\n(.*?)```", page, re.DOTALL))
+    assert "lowtide.watch(" in code
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path,
+        env={**os.environ, "XDG_STATE_HOME": str(tmp_path / "state")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "<TokenizeResult tokens: " in done.stdout
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="the README's commands are for a POSIX shell")
 def test_the_first_command_of_the_readme_works(tmp_path: Path) -> None:

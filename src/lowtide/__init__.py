@@ -9,20 +9,28 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lowtide.api import tokenize, train_tokenizer
+    from lowtide.api import (
+        compare,
+        export,
+        report,
+        tokenize,
+        train,
+        train_tokenizer,
+        verify,
+        watch,
+        why,
+    )
     from lowtide.dataset.find_tokens import open_dataset
     from lowtide.dataset.mixture import Mixture
     from lowtide.dataset.token_dataset import TokenDataset
     from lowtide.errors import LowtideError
     from lowtide.plan.make_plan import Plan
     from lowtide.settings import TokenizerSettings, TokenizeSettings
-    from lowtide.stages.examine import inspect, verify
-    from lowtide.stages.export import export
+    from lowtide.stages.examine import inspect
     from lowtide.stages.export_model import export_model
     from lowtide.stages.plan import make_plan
     from lowtide.stages.sample import sample
     from lowtide.stages.tokenize import TokenizeResult
-    from lowtide.stages.train import train
     from lowtide.stages.train_tokenizer import TokenizerResult
     from lowtide.tokenizer.tokenizer import Tokenizer
     from lowtide.training.run_results import TrainResult
@@ -42,16 +50,20 @@ __all__ = [
     "TrainResult",
     "TrainSettings",
     "__version__",
+    "compare",
     "export",
     "export_model",
     "inspect",
     "make_plan",
     "open_dataset",
+    "report",
     "sample",
     "tokenize",
     "train",
     "train_tokenizer",
     "verify",
+    "watch",
+    "why",
 ]
 
 _HOMES = {
@@ -66,16 +78,20 @@ _HOMES = {
     "TokenizerResult": "lowtide.stages.train_tokenizer",
     "TokenizerSettings": "lowtide.stages.tokenizer_settings",
     "TrainResult": "lowtide.training.run_results",
-    "export": "lowtide.stages.export",
+    "compare": "lowtide.api",
+    "export": "lowtide.api",
     "export_model": "lowtide.stages.export_model",
     "inspect": "lowtide.stages.examine",
     "make_plan": "lowtide.stages.plan",
     "open_dataset": "lowtide.dataset.find_tokens",
+    "report": "lowtide.api",
     "sample": "lowtide.stages.sample",
     "tokenize": "lowtide.api",
-    "train": "lowtide.stages.train",
+    "train": "lowtide.api",
     "train_tokenizer": "lowtide.api",
-    "verify": "lowtide.stages.examine",
+    "verify": "lowtide.api",
+    "watch": "lowtide.api",
+    "why": "lowtide.api",
 }
 
 

@@ -26,7 +26,7 @@ class Advanced:
 
     done_bytes: int
     total_bytes: int
-    """0 when the end is not known, as for standard input."""
+    """0 when the end is not known, as for a stream."""
     documents: int
     tokens: int
     private_bytes: int
@@ -42,6 +42,15 @@ class Checkpointed:
 
     done_bytes: int
     tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Processed:
+    """How much of a dataset is verified or exported; sent for every piece of it."""
+
+    done: int
+    total: int
+    unit: Literal["bytes", "tokens"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,7 +115,18 @@ class Saved:
     seconds: float
 
 
-Event = Note | Advanced | MemoryRead | Checkpointed | Learnt | Stepped | Evaluated | Sampled | Saved
+Event = (
+    Note
+    | Advanced
+    | MemoryRead
+    | Checkpointed
+    | Processed
+    | Learnt
+    | Stepped
+    | Evaluated
+    | Sampled
+    | Saved
+)
 Listener = Callable[[Event], None]
 
 

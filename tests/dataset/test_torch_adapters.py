@@ -102,6 +102,18 @@ def test_a_data_loader_gives_the_batches_of_the_epoch_in_order(
 
 @forks
 @pytest.mark.parametrize(("workers", "context"), [(0, None), (2, "fork")])
+@pytest.mark.parametrize("kind", ["contiguous", "document"])
+def test_a_data_loader_takes_the_dataset_itself(
+    folder: Path, kind: str, workers: int, context: str | None
+) -> None:
+    dataset = TokenDataset(folder, context=5, seed=3, windows=kind)
+    found = read_all(data_loader(dataset, workers, context))
+    assert sum(len(x) for x, _ in found) == len(dataset) == dataset.window_count
+    assert equal(found, list(dataset.epoch(8)))
+
+
+@forks
+@pytest.mark.parametrize(("workers", "context"), [(0, None), (2, "fork")])
 def test_workers_get_a_mixture(mixture: Mixture, workers: int, context: str | None) -> None:
     kept = mixture.batch(0, 8)  # arrays in use must not hinder
     found = read_all(data_loader(mixture.items(48), workers, context))
@@ -158,6 +170,19 @@ def test_items_are_a_sequence(dataset: TokenDataset) -> None:
     for start in (34, -1):
         with pytest.raises(UsageError, match=r"position|start"):
             dataset.items(start=start)
+
+
+def test_a_dataset_is_a_sequence_of_the_windows_of_its_first_epoch(dataset: TokenDataset) -> None:
+    wanted = [(x[0], y[0]) for x, y in dataset.epoch(1)]
+    assert equal([dataset[at] for at in range(len(dataset))], wanted)
+    assert equal(list(dataset), wanted)
+    assert equal([dataset[-1], dataset[-34]], [wanted[33], wanted[0]])
+    assert equal(dataset.__getitems__([3, 33, 4, -1]), [wanted[at] for at in (3, 33, 4, 33)])
+    for outside in (34, -35):
+        with pytest.raises(IndexError):
+            dataset[outside]
+    shuffled = DataLoader(dataset, batch_size=4, shuffle=True)
+    assert sum(len(x) for x, _ in shuffled) == len(dataset)
 
 
 def test_items_asked_for_together_are_the_items_asked_for_one_by_one(

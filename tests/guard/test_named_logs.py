@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -26,7 +26,7 @@ def write_timeline(path: Path, log: Path) -> Path:
 
 
 def told(question: Question) -> str:
-    return repr(explain(question))
+    return str(asdict(explain(question)))
 
 
 @pytest.fixture

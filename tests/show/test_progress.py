@@ -11,8 +11,14 @@ from dataclasses import replace
 
 import pytest
 
-from lowtide.events import Evaluated, Event, Note, Sampled, Saved, Stepped
-from lowtide.show.progress import _PlainLines, show_progress, step_line, training_lines
+from lowtide.events import Evaluated, Event, Note, Processed, Sampled, Saved, Stepped
+from lowtide.show.progress import (
+    _PlainLines,
+    processed_line,
+    show_progress,
+    step_line,
+    training_lines,
+)
 
 STEPPED = Stepped(
     step=1200,
@@ -36,6 +42,13 @@ def test_the_live_line_says_the_most_important_first() -> None:
         "step 1200 of 19073, loss 3.412, val 3.398, 2h 10m left, 562.0k tokens/s, 629.1M seen, MFU 41 %, "
         "37.5% of the epoch, lr 5.9e-04, VRAM 21.6 GiB, memory 1.2 GiB"
     )
+
+
+def test_what_is_verified_or_exported_is_told_in_its_unit() -> None:
+    read = Processed(done=43 << 20, total=98 << 20, unit="bytes")
+    assert processed_line(read) == "43.0 of 98.0 MiB"
+    copied = Processed(done=12_345_678, total=98_100_000, unit="tokens")
+    assert processed_line(copied) == "12.3M of 98.1M tokens"
 
 
 def test_what_is_not_known_is_left_out() -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lowtide.errors import UsageError
-from lowtide.source.find_inputs import InputKind, find_inputs, input_names, survey_inputs
+from lowtide.source.find_inputs import InputKind, find_inputs, survey_inputs
 from lowtide.source.separators import default_delimiter
 
 
@@ -109,12 +109,6 @@ def test_the_same_file_is_read_once_by_whatever_names(tmp_path: Path) -> None:
     assert len(find_inputs([str(tmp_path / "d" / "*.txt")])) == 1
 
 
-def test_one_path_is_not_its_letters(tmp_path: Path) -> None:
-    for one in ("a.txt", Path("a.txt"), ["a.txt"], (Path("a.txt"),)):
-        assert input_names(one) == ["a.txt"]
-    assert input_names(["a", Path("b")]) == ["a", "b"]
-
-
 @pytest.mark.skipif(not hasattr(os, "geteuid"), reason="no users here")
 def test_an_unreadable_file_is_an_error() -> None:
     with (
@@ -156,7 +150,7 @@ def test_compressed_columnar_files_are_refused(tmp_path: Path) -> None:
 
 def test_standard_input_is_text(tmp_path: Path) -> None:
     (found,) = find_inputs(["-"])
-    assert (found.kind, found.is_stdin, found.size_bytes) == (InputKind.TEXT, True, 0)
+    assert (found.kind, found.stream is not None, found.size_bytes) == (InputKind.TEXT, True, 0)
 
 
 def test_the_delimiter_is_the_separator_where_it_can_be() -> None:

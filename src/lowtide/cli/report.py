@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from lowtide.cli.choices import FILE, debug_option
 from lowtide.cli.command import Command, examples
-
-if TYPE_CHECKING:
-    from lowtide.guard.why.verdict import Verdict
 
 
 @click.command(
@@ -37,13 +34,8 @@ def report_command(run: str, out: str | None, as_json: bool) -> None:
     timeline of `lowtide watch`. The page is one HTML file that needs no network and nothing beside it.
     """
     from lowtide.show.page.write_page import show_page, write_page
+    from lowtide.stages.why import explain_run
 
-    def explain() -> Verdict:
-        from lowtide.stages.watch_settings import state_folder
-        from lowtide.stages.why import Question, explain
-
-        timelines = state_folder(os.environ) / "watch"
-        return explain(Question(timelines=timelines, target=Path(run)))
-
+    explain = partial(explain_run, Path(run), os.environ)
     page = write_page(Path(run), None if out is None else Path(out), explain=explain)
     show_page(page, as_json=as_json)

@@ -77,12 +77,12 @@ def why_command(
     from pathlib import Path
 
     from lowtide.show.verdicts import show_verdict
-    from lowtide.stages.watch_settings import state_folder
+    from lowtide.stages.watch_settings import timelines_folder
     from lowtide.stages.why import Question, explain, newest_timeline
 
     if last and target:
         raise click.UsageError("`--last` and a path exclude each other")
-    folder = state_folder(os.environ) / "watch"
+    folder = timelines_folder(os.environ)
     path = newest_timeline(folder) if last else Path(target) if target else None
     question = Question(
         timelines=folder,

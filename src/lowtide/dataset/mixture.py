@@ -198,6 +198,13 @@ class Mixture:
             for key, value in {**dataset.identity(), "part": part}.items()
         }
 
+    def __repr__(self) -> str:
+        total = sum(self._weights.values())
+        shares = ", ".join(
+            f"{name} {float(weight / total):.1%}" for name, weight in self._weights.items()
+        )
+        return f"<Mixture {shares}: windows of {self.context}>"
+
     def __reduce__(self) -> tuple[object, tuple[dict[str, tuple[TokenDataset, float]]]]:
         """A worker process opens the files itself."""
         return Mixture, (self._given,)

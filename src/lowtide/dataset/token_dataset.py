@@ -4,6 +4,7 @@ train = TokenDataset("tokens", context=1024)
 x, y = train.batch(0, 32)                   # numpy, int64, (32, 1024)
 for x, y in train.loader(32, rank=0):       # torch
     ...
+train[0]                                    # a window of the first epoch, as DataLoader asks for it
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import importlib.util
 import os
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -50,6 +51,7 @@ from lowtide.shards.layout import TokenFile
 from lowtide.shards.manifest import DatasetManifest, ExamplesRecord, TokenizerRecord
 from lowtide.shards.stamps import StampedFiles, changed
 from lowtide.shards.token_pieces import make_copier
+from lowtide.units import format_count
 
 if TYPE_CHECKING:
     from lowtide.dataset.describe import LoaderFacts
@@ -270,8 +272,20 @@ class TokenDataset:
             )
         return max(1, round(epochs * self.window_count))
 
+    def __len__(self) -> int:
+        """Windows in an epoch."""
+        return self.window_count
+
+    def __getitem__(self, index: int) -> tuple[Numbers, Numbers]:
+        """Window `index` of the first epoch, `(x, y)`: `torch.utils.data.DataLoader(dataset)` works."""
+        return self.items()[index]
+
+    def __getitems__(self, indices: Sequence[int]) -> list[tuple[Numbers, Numbers]]:
+        """Several windows at once, as newer DataLoaders ask."""
+        return self.items().__getitems__(indices)
+
     def items(self, *, epochs: int = 1, start: int = 0) -> WindowItems:
-        """One window per item, `(x, y)`, for `torch.utils.data.DataLoader(..., shuffle=False)`."""
+        """One window per item, `(x, y)`, for DataLoader: `epochs` in a row, from position `start` on."""
         return WindowItems(self, first=start, stop=whole("epochs", epochs) * self.window_count)
 
     def trainer_items(self, *, epochs: int = 1, start: int = 0) -> TrainerItems:
@@ -310,8 +324,8 @@ class TokenDataset:
     def __repr__(self) -> str:
         named = self.settings
         return (
-            f"TokenDataset({named.path!r}, {named.split!r}, context={named.context}, seed={named.seed}, "
-            f"windows={named.windows!r}, order={named.order!r}): {self.tokens} tokens"
+            f"<TokenDataset {named.path} {named.split}: {format_count(self.tokens)} tokens, {len(self):,} "
+            f"{named.windows} windows of {self.context}, {named.order}, seed {named.seed}>"
         )
 
     def close(self) -> None:

@@ -17,7 +17,7 @@ from lowtide.guard.job import JobEnd
 from lowtide.memory.pressure import Alert
 from lowtide.memory.reading import GpuReading, Reading
 from lowtide.storage.publish import make_private, storage_errors
-from lowtide.units import format_bytes, printable
+from lowtide.units import format_bytes, format_seconds, printable
 
 _PATIENCE_SECONDS = 5.0
 
@@ -39,6 +39,11 @@ class WatchResult:
     """Whether the guard ended the job."""
     fullest_gpus: tuple[GpuReading, ...] = ()
     """Each card at its fullest."""
+
+    def __repr__(self) -> str:
+        end, peak = self.end, format_bytes(self.peak_private_bytes)
+        how = f"exit code {end.exit_code}" if end.signal is None else f"signal {end.signal}"
+        return f"<WatchResult {how} after {format_seconds(self.seconds)}, peak {peak}>"
 
 
 def alert_line(alert: Alert, job: str) -> str:

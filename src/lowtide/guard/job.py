@@ -7,6 +7,7 @@ import select
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -249,7 +250,13 @@ class Asking:
 
 @contextmanager
 def signals_go_to(job: Job) -> Iterator[None]:
-    """Pass on the signals we receive, meant for the job. A terminal's Ctrl-C has reached it already."""
+    """Pass on the signals we receive, meant for the job. A terminal's Ctrl-C has reached it already.
+
+    Signals reach the main thread alone: in another one there are none to pass on.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
 
     def pass_on(number: int, _frame: FrameType | None) -> None:
         if number not in (signal.SIGINT, signal.SIGQUIT) or not _has_terminal():

@@ -31,7 +31,7 @@ from lowtide.plan.machine import Machine
 from lowtide.plan.speed import Speed, hours_of_run, predict_speed
 from lowtide.settings import PlanRequest
 from lowtide.training.settings import EVALUATED_WINDOWS, TrainSettings
-from lowtide.units import format_bytes, format_count
+from lowtide.units import format_bytes, format_count, format_seconds
 
 REASONABLE_HOURS = 7 * 24
 """Without `--hours`, a model that takes longer than a week is not recommended."""
@@ -153,6 +153,13 @@ class Plan:
     chosen: ModelPlan
     reason: str
     settings: TrainSettings
+
+    def __repr__(self) -> str:
+        hours = self.chosen.hours
+        took = "" if hours is None else f", {format_seconds(3600 * hours)}"
+        return (
+            f"<Plan {self.chosen.name} on {self.machine.name}: {self.settings.steps} steps{took}>"
+        )
 
     def __str__(self) -> str:
         from lowtide.plan.describe import describe_plan

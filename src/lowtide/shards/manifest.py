@@ -25,6 +25,7 @@ from lowtide.shards.layout import (
 )
 from lowtide.storage.decode_json import Digest, FileName, convert_json, explain
 from lowtide.storage.sealed_json import JsonObject, JsonValue, read_sealed, write_sealed
+from lowtide.units import format_count
 
 TEXT_VERSION = 1
 EXAMPLES_VERSION = 2
@@ -185,6 +186,14 @@ class DatasetManifest:
     def documents(self) -> int:
         """Documents over all splits."""
         return sum(split.documents for split in self.splits.values())
+
+    @property
+    def in_words(self) -> str:
+        """`98.1M tokens of 12.0k documents`."""
+        return f"{format_count(self.tokens)} tokens of {format_count(self.documents)} documents"
+
+    def __repr__(self) -> str:
+        return f"<DatasetManifest {self.layout.format}, {self.tokenizer.name}: {self.in_words}>"
 
 
 def write_manifest(folder: Path, manifest: DatasetManifest) -> None:

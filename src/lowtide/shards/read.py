@@ -36,6 +36,7 @@ from lowtide.shards.loss_mask import LossMask
 from lowtide.shards.manifest import DatasetManifest, SplitRecord, TokenizerRecord, read_manifest
 from lowtide.shards.payload import check_size, read_pieces, reading
 from lowtide.shards.peers import PeerSplit, find_peer_splits
+from lowtide.units import format_count
 
 _OPEN_MAPS = 64
 """A map keeps a file descriptor: thousands of shards must not use them up."""
@@ -58,6 +59,9 @@ class TokenSplit:
     def tokens(self) -> int:
         """Tokens over all files."""
         return int(self._stops[-1]) if self.files else 0
+
+    def __repr__(self) -> str:
+        return f"<TokenSplit {self.name}: {format_count(self.tokens)} tokens>"
 
     @property
     def document_count(self) -> int | None:
@@ -175,6 +179,10 @@ class Dataset:
     def tokens(self) -> int:
         """Tokens over all splits."""
         return sum(split.tokens for split in self.splits.values())
+
+    def __repr__(self) -> str:
+        splits = [f"{name} {format_count(one.tokens)}" for name, one in self.splits.items()]
+        return f"<Dataset {self.path}: {self.format}, {', '.join(splits)} tokens>"
 
 
 def open_dataset(path: Path, *, tokenizer: TokenizerRecord | None = None) -> Dataset:

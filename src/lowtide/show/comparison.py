@@ -95,8 +95,13 @@ def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 @contextmanager
-def show_passing_lines(stream: TextIO | None = None) -> Iterator[Callable[[str, bool], None]]:
+def show_passing_lines(
+    stream: TextIO | None = None, *, quiet: bool = False
+) -> Iterator[Callable[[str, bool], None]]:
     """A function that prints a line. A passing line is overwritten on a terminal, and rare elsewhere."""
+    if quiet:
+        yield lambda _line, _passing: None
+        return
     out = sys.stderr if stream is None else stream
     is_terminal = terminal_of(out) is not None
     last = monotonic()

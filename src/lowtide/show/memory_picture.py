@@ -72,13 +72,25 @@ def show_picture(
     tables: Sequence[Table],
     remarks: Sequence[str],
 ) -> None:
-    """Write a page with picture and tables, or an SVG alone if the file's name says so, and print its path."""
+    """Write the picture and print its path."""
+    write_picture(path, curves, limit_bytes, rows, tables, remarks)
+    say(f"picture: {path}", err=True)
+
+
+def write_picture(
+    path: Path,
+    curves: Sequence[MemoryCurve],
+    limit_bytes: int,
+    rows: Sequence[tuple[str, str]],
+    tables: Sequence[Table],
+    remarks: Sequence[str],
+) -> None:
+    """Write a page with picture and tables, or an SVG alone if the file's name says so."""
     if path.suffix.lower() == ".svg":
         text = draw_memory(curves, limit_bytes, width=640)
     else:
         text = make_page(curves, limit_bytes, rows, tables, remarks)
     write_atomically(path, text.encode())
-    say(f"picture: {path}", err=True)
 
 
 def draw_memory(curves: Sequence[MemoryCurve], limit_bytes: int, *, width: int) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import builtins
+import importlib.util
 import math
 import sys
 from collections.abc import Callable, Iterator
@@ -16,6 +18,7 @@ from lowtide.events import (
     Learnt,
     Listener,
     Note,
+    Processed,
     Sampled,
     Saved,
     Stepped,
@@ -41,12 +44,17 @@ def show_progress(*, quiet: bool, stream: TextIO | None = None) -> Iterator[List
     if quiet or stream is None:  # closed before the start
         yield ignore
         return
-    console = terminal_of(stream)
+    console = terminal_of(stream) or _notebook_with_widgets()
     if console is None:
         yield as_long_as_it_is_heard(_PlainLines(stream), stream)
         return
     with _bar(console) as listen:
         yield as_long_as_it_is_heard(listen, stream)
+
+
+def is_seen(stream: TextIO | None) -> bool:
+    """Whether somebody looks on: in a terminal or in a notebook."""
+    return stream is not None and (stream.isatty() or _notebook() is not None)
 
 
 def tell_a_person(event: Event) -> None:
@@ -89,6 +97,21 @@ def terminal_of(stream: TextIO) -> Console | None:
     return console if console.is_terminal and not console.is_dumb_terminal else None
 
 
+def _notebook() -> Console | None:
+    """The Jupyter notebook that this runs in; None anywhere else."""
+    if not hasattr(builtins, "get_ipython"):
+        return None
+    from rich.console import Console
+
+    console = Console()
+    return console if console.is_jupyter else None
+
+
+def _notebook_with_widgets() -> Console | None:
+    """The notebook, if a bar can move in it; lines are shown elsewhere."""
+    return _notebook() if importlib.util.find_spec("ipywidgets") else None
+
+
 class _EventLines:
     """The lines of events. Remembers the first progress and the last evaluation, which later lines refer to."""
 
@@ -110,6 +133,8 @@ class _EventLines:
             self._first = self._first or event
             line = progress_line(event, self._first)
             return line, event.done_bytes, event.total_bytes or None
+        if isinstance(event, Processed):
+            return processed_line(event), event.done, event.total
         if isinstance(event, Learnt):
             return learning_line(event), event.merges, event.most_merges
         if isinstance(event, Stepped):
@@ -209,6 +234,13 @@ def progress_line(event: Advanced, first: Advanced) -> str:
         parts.append(f"{format_count(event.documents)} documents")
     parts.append(f"memory {_of(event.private_bytes, event.budget_bytes)}")
     return ", ".join(parts)
+
+
+def processed_line(event: Processed) -> str:
+    """`41.0 of 93.4 MiB`, `12.3M of 98.1M tokens`."""
+    if event.unit == "bytes":
+        return _of(event.done, event.total)
+    return f"{format_count(event.done)} of {format_count(event.total)} tokens"
 
 
 def learning_line(event: Learnt) -> str:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import zstandard
 
 from lowtide.errors import DataError, UsageError
-from lowtide.source.find_inputs import InputFile
+from lowtide.source.find_inputs import InputFile, Stream
 from lowtide.source.thrift import DamagedParquetError
 from lowtide.units import KIB, MIB, format_bytes, round_up_to_mib
 
@@ -45,14 +45,29 @@ class _PlainStream:
         self._position = position
 
     def read(self, size: int, /) -> bytes:
-        if not self._file.is_stdin:
-            size = min(size, self._file.size_bytes - self._position)
+        size = min(size, self._file.size_bytes - self._position)
         if size <= 0:
             return b""
         data = os.read(self._descriptor, size)
         self._position += len(data)
-        if not data and not self._file.is_stdin:
+        if not data:
             raise became_shorter(self._file)
+        return data
+
+    def tell(self) -> int:
+        return self._position
+
+
+class _PassingStream:
+    """An input that comes once."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._read = stream.read
+        self._position = 0
+
+    def read(self, size: int, /) -> bytes:
+        data = self._read(size)
+        self._position += len(data)
         return data
 
     def tell(self) -> int:
@@ -136,8 +151,9 @@ def open_window(
     In a compressed file everything before `position` is unpacked and dropped. A zstd frame that looks back
     further than `limit_bytes` is refused.
     """
-    if file.is_stdin:
-        yield ByteWindow(_open_stdin(file, position), position=position, end=end)
+    if file.stream is not None:
+        _refuse_middle(file.stream, position)
+        yield ByteWindow(_PassingStream(file.stream), position=position, end=end)
     elif file.compression:
         _check_zstd_window(file, limit_bytes)
         with explain_open_errors(file), pa.OSFile(str(file.path), "rb") as stored:
@@ -194,13 +210,12 @@ def explain_damage(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _open_stdin(file: InputFile, position: int) -> _Stream:
+def _refuse_middle(stream: Stream, position: int) -> None:
     if position:
         raise UsageError(
-            "standard input cannot be read again from the middle",
-            remedy="save it to a file and name that, or begin again with `--restart`",
+            f"{stream.name} cannot be read again from the middle",
+            remedy=f"save it to a file and name that, or begin again with `{stream.restart}`",
         )
-    return _PlainStream(0, file, 0)
 
 
 def _skip(stream: _Stream, file: InputFile, count: int) -> None:

@@ -23,9 +23,10 @@ from __future__ import annotations
 
 import glob
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -39,7 +40,6 @@ from lowtide.source.recognise import (
     recognise,
     refuse_foreign,
 )
-from lowtide.storage.paths import as_path
 from lowtide.units import printable
 
 STDIN = Path("-")
@@ -75,24 +75,35 @@ _KINDS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stream:
+    """An input that is read once, from front to back: it cannot be resumed, nor looked at twice."""
+
+    name: str
+    """In words: `standard input`."""
+    read: Callable[[int], bytes]
+    """Up to so many bytes; none at the end."""
+    restart: str = "--restart"
+    """What to pass to begin again."""
+    unit: Literal["line", "row"] = "line"
+    """What a line of JSON is called."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InputFile:
     """One file to read."""
 
     path: Path
-    """`Path("-")` is standard input."""
+    """`Path("-")` is standard input, `Path("<iterable>")` an iterable of Python."""
     kind: InputKind
     compression: Compression = ""
     size_bytes: int
-    """Stored size; 0 for standard input. Bytes that are appended later are not read."""
+    """Stored size; 0 for a stream. Bytes that are appended later are not read."""
     stated: bool = False
     """Whether the user named the format; otherwise the file's name says it."""
     changed_ns: int = 0
     """Time of its last change of any sort, which no program can set back."""
-
-    @property
-    def is_stdin(self) -> bool:
-        """Standard input is read once: it cannot be resumed, nor looked at twice."""
-        return self.path == STDIN
+    stream: Stream | None = None
+    """What is read in place of a file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,15 +124,8 @@ class FoundInputs:
     skipped: tuple[Skipped, ...] = ()
 
 
-def input_names(inputs: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> list[str]:
-    """A single path, or several, as a list: a lone string is a path, not a list of letters."""
-    if isinstance(inputs, str | os.PathLike):
-        inputs = [inputs]
-    return [os.fspath(item) for item in inputs if as_path(item)]
-
-
 def find_inputs(
-    arguments: Sequence[str],
+    arguments: Sequence[str | InputFile],
     *,
     leave_out: Path | None = None,
     input_format: InputFormat | None = None,
@@ -131,7 +135,7 @@ def find_inputs(
 
 
 def survey_inputs(
-    arguments: Sequence[str],
+    arguments: Sequence[str | InputFile],
     *,
     leave_out: Path | None = None,
     input_format: InputFormat | None = None,
@@ -139,7 +143,7 @@ def survey_inputs(
     """The files behind paths, folders and globs, but for those in the folder `leave_out`.
 
     A missing or unreadable file is a `UsageError`; one that is not text by its first bytes, a `DataError`.
-    A file that several names lead to is read once.
+    A file that several names lead to is read once. What is an `InputFile` already stays as it is.
     """
     if not arguments:
         raise UsageError("no input was named", remedy="name a file, a folder, a glob, or `-`")
@@ -150,6 +154,14 @@ def survey_inputs(
     found: list[InputFile] = []
     seen: set[Path] = set()
     for argument in arguments:
+        if isinstance(argument, InputFile):
+            found.append(argument)
+            if search.stated not in (None, argument.kind):
+                raise UsageError(
+                    f"rows of Python are not read as {search.stated}",
+                    remedy="leave `input_format` out",
+                )
+            continue
         for path in search.expand(argument):
             identity = path if path == STDIN else path.resolve()
             if search.is_in_output(identity):
@@ -423,7 +435,11 @@ def _describe_stdin(stated: InputKind | None) -> InputFile:
             remedy=f"save it to a file that ends in `.{stated}`, and name that",
         )
     return InputFile(
-        path=STDIN, kind=stated or InputKind.TEXT, size_bytes=0, stated=stated is not None
+        path=STDIN,
+        kind=stated or InputKind.TEXT,
+        size_bytes=0,
+        stated=stated is not None,
+        stream=Stream(name="standard input", read=partial(os.read, 0)),
     )
 
 

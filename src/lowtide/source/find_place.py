@@ -33,9 +33,10 @@ def _name_place(
     for index in range(start.file, len(inputs)):
         file = inputs[index]
         cursor = start if index == start.file else Cursor(file=index, position=0)
-        place = "" if file.is_stdin else _place_in(file, cursor, settings, error.text)
-        if place is not None:
-            where = f"{file.path}, {place}" if place else "standard input"
+        where = file.stream.name if file.stream else None
+        if where is None and (place := _place_in(file, cursor, settings, error.text)):
+            where = f"{file.path}, {place}"
+        if where is not None:
             return ReservedTextError(
                 f"{where}: {error.problem}", remedy=error.remedy, text=error.text
             )

@@ -36,7 +36,7 @@ class Part:
     @property
     def content_end(self) -> int | None:
         """The last byte to read; None where only reading tells."""
-        if self.end is None and not self.file.compression and not self.file.is_stdin:
+        if self.end is None and not self.file.compression and self.file.stream is None:
             return self.file.size_bytes
         return self.end
 
@@ -66,7 +66,7 @@ class Part:
             raise DataError(
                 f"{self.file.path}, {unit} {number}{said_before}{reason}",
                 remedy=f"pass `--bad-text skip` to leave such {unit}s out and count them, "
-                "`--bad-text replace` to replace bytes that are not UTF-8, or fix the file",
+                "`--bad-text replace` to replace bytes that are not UTF-8, or fix the input",
             )
         return BadRow(file=str(self.file.path), position=number, unit=unit, reason=reason)
 
@@ -92,9 +92,9 @@ def _find_border(file: InputFile, settings: ReadSettings, asked: int) -> int:
     """Where the first part ends, at or after `asked`: a row, a line, a document, or any character."""
     if asked <= 0 or file.kind in (InputKind.PARQUET, InputKind.ARROW):
         return max(asked, 0)
-    if file.is_stdin:
+    if file.stream is not None:
         raise UsageError(
-            "the tail of standard input is not known while it is read",
+            f"the tail of {file.stream.name} is not known while it is read",
             remedy="use `--split hash`, or save the input to a file",
         )
     before = 1  # a separator that ends at `asked` counts, and its last bytes must be seen

@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import msgspec
 
@@ -53,6 +54,7 @@ class JsonLines:
 
     def __init__(self, part: Part) -> None:
         self.part = part
+        self._unit: Literal["line", "row"] = part.file.stream.unit if part.file.stream else "line"
         self._counted_to, self._counted = 0, 1
         self._held = b""
         """The lines being read, if the input is a stream, which cannot be read again to count them."""
@@ -79,7 +81,7 @@ class JsonLines:
         start = self._counted_to
         if position == start:
             return self._counted
-        if self.part.file.is_stdin:
+        if self.part.file.stream is not None:
             return self._counted + self._held.count(b"\n", 0, position - start)
         limit_bytes = self.part.settings.document_limit_bytes
         with open_window(
@@ -92,19 +94,23 @@ class JsonLines:
         self._counted_to = position
         return self._counted
 
+    def name(self, position: int) -> str:
+        """`line 3`, of the line at an offset; `row 3` where the lines are rows of Python."""
+        return f"{self._unit} {self.number(position)}"
+
     def bad_row(self, reason: str, position: int) -> BadRow:
         """The record of a bad line, or the error that the policy asks for."""
         number = self.number(position)
-        return self.part.bad_row("line", number, reason, said_before=f" (byte {position}): ")
+        place = f" (byte {position}): " if self._unit == "line" else ": "
+        return self.part.bad_row(self._unit, number, reason, said_before=place)
 
     def refuse_missing_key(
         self, key: str, keys: Iterable[str], position: int, *, remedy: str
     ) -> None:
         """A `UsageError` if the first line lacks the key, for then the name is wrong, or if no line may."""
-        number = self.number(position)
-        if number == 1 or self.part.settings.bad_text == "fail":
+        if self.number(position) == 1 or self.part.settings.bad_text == "fail":
             raise UsageError(
-                f"{self.part.file.path}, line {number}: no key {key!r}; "
+                f"{self.part.file.path}, {self.name(position)}: no key {key!r}; "
                 f"its keys are: {', '.join(keys) or 'none'}",
                 remedy=remedy,
             )
@@ -113,7 +119,7 @@ class JsonLines:
         """The window's first bytes. A function, so that nobody but the reader holds on to them."""
         data, position = window.data[:size], window.position
         window.drop(size)
-        if self.part.file.is_stdin:
+        if self.part.file.stream is not None:
             self._held, self._counted_to = data, position
         return Chunk(data=data, position=position, done_bytes=window.done_bytes())
 
@@ -126,10 +132,10 @@ class JsonLines:
                 return size
             if not window.grow(limit_bytes):
                 raise DataError(
-                    f"{self.part.file.path}, line {self.number(window.position)} (byte {window.position}): "
-                    f"a line of more than {format_bytes(limit_bytes)}",
+                    f"{self.part.file.path}, {self.name(window.position)} (byte {window.position}): "
+                    f"a {self._unit} of more than {format_bytes(limit_bytes)}",
                     remedy="pass a larger `--memory` "
-                    f"(one line may take {round_up_to_mib(limit_bytes)} now), or split the line's text",
+                    f"(one {self._unit} may take {round_up_to_mib(limit_bytes)} now), or split its text",
                 )
 
 

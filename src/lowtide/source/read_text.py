@@ -79,7 +79,7 @@ def begin_reading(window: ByteWindow, part: Part) -> None:
     window.fill(max(part.settings.block_bytes, len(BYTE_ORDER_MARK)))
     if window.position:
         return
-    if file.is_stdin:
+    if file.stream is not None:
         stated = file.kind if file.stated else None
         found = recognise_stream(window.data[:SNIFFED_BYTES], stated=stated)
         refuse_foreign(str(file.path), found)
@@ -192,9 +192,9 @@ class _TextReader:
         """Look through the long document ahead; if it is damaged, move behind it and say so."""
         window = self._window
         if self._scout is None:
-            if self._part.file.is_stdin:
+            if self._part.file.stream is not None:
                 raise DataError(
-                    "a document on standard input is longer than a block, "
+                    f"a document on {self._part.file.stream.name} is longer than a block, "
                     "so it cannot be checked before it is used",
                     remedy="use `--bad-text replace` or `--bad-text fail`, or save the input to a file",
                 )

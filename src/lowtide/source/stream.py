@@ -138,7 +138,7 @@ def _was_touched(file: InputFile) -> bool:
 
     A program can write to it and set its modification time back, but not its change time (ctime).
     """
-    if file.is_stdin:
+    if file.stream is not None:
         return False
     with explain_open_errors(file):
         return file.path.stat().st_ctime_ns != file.changed_ns
@@ -227,9 +227,9 @@ def find_tail(inputs: Sequence[InputFile], fraction: float) -> Cursor:
     All inputs weigh as many bytes as they have on disk; inside the one that the border falls into, the
     border lies at the same share of its rows or of its text.
     """
-    if any(file.is_stdin for file in inputs):
+    for stream in filter(None, (file.stream for file in inputs)):
         raise UsageError(
-            "the last part of standard input is not known before its end",
+            f"the last part of {stream.name} is not known before its end",
             remedy="pass `--split hash` or `--val 0`, or write the text to a file first",
         )
     total = sum(file.size_bytes for file in inputs)

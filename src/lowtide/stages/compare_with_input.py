@@ -119,8 +119,11 @@ def compare_with_input(dataset: Dataset, vocabulary: Vocabulary) -> Comparison:
 
 def _unchanged_inputs(manifest: DatasetManifest, settings: TokenizeSettings) -> list[InputFile]:
     names = [item.name for item in manifest.inputs]
-    if "-" in names:
-        raise UsageError("the input was standard input", remedy="keep the input to compare with it")
+    if any(not item.fingerprint for item in manifest.inputs):
+        raise UsageError(
+            f"the input {', '.join(names)} was read once",
+            remedy="keep the input to compare with it",
+        )
     for item in manifest.inputs:
         if not Path(item.name).is_file() or fingerprint_file(Path(item.name)) != item.fingerprint:
             raise UsageError(f"the input {item.name} is gone or changed", remedy="put it back")

@@ -17,6 +17,7 @@ from lowtide.stages.compare_with_input import Comparison, compare_with_input
 from lowtide.storage.paths import as_path
 from lowtide.tokenizer.reference import make_reference
 from lowtide.tokenizer.vocabulary import Vocabulary, load_vocabulary
+from lowtide.units import format_count
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +27,10 @@ class Inspection:
     facts: DatasetFacts
     samples: list[Sample]
     note: str = ""
+
+    def __repr__(self) -> str:
+        facts = self.facts
+        return f"<Inspection {facts.format}: {format_count(facts.tokens)} tokens, {len(self.samples)} samples>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +43,14 @@ class Proof:
     """Documents that are stored whole, with other ids than the reference's."""
     comparison: str
     """Why no more could be compared, or empty."""
+
+    def __repr__(self) -> str:
+        found = self.verification
+        result = "sound" if found.sound else f"damaged, {found.problems[0]}"
+        return (
+            f"<Proof {result}: {format_count(found.tokens)} tokens in {found.files} files, "
+            f"{self.compared_documents} documents compared>"
+        )
 
 
 def inspect(path: str | Path, *, tokenizer: str | None = None) -> Inspection:

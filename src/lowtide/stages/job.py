@@ -120,15 +120,16 @@ def load_record(path: Path, kind: type[_T]) -> _T:
 
 
 def describe_inputs(inputs: Sequence[InputFile]) -> tuple[JobInput, ...]:
-    """Fingerprints of all inputs: at most 1 MiB is read of each. Standard input has none."""
+    """Fingerprints of all inputs: at most 1 MiB is read of each. A stream has none."""
     return tuple(_describe_input(item) for item in inputs)
 
 
 def _describe_input(item: InputFile) -> JobInput:
-    if item.is_stdin:
-        return JobInput(name="-", kind=item.kind, size_bytes=0, modified_ns=0, fingerprint="")
+    name = str(item.path)
+    if item.stream is not None:
+        return JobInput(name=name, kind=item.kind, size_bytes=0, modified_ns=0, fingerprint="")
     return JobInput(
-        name=str(item.path),
+        name=name,
         kind=f"{item.kind}.{item.compression}" if item.compression else str(item.kind),
         size_bytes=item.size_bytes,
         modified_ns=_stat(item.path).st_mtime_ns,
@@ -163,7 +164,7 @@ def refuse_written_inputs(inputs: Sequence[JobInput], found: Sequence[InputFile]
 
 def _refuse_written(inputs: Sequence[JobInput], found: Sequence[InputFile]) -> None:
     for item, file in zip(inputs, found, strict=True):
-        if file.is_stdin:
+        if file.stream is not None:
             continue
         now = _stat(file.path)
         if (now.st_size, now.st_mtime_ns) != (item.size_bytes, item.modified_ns) or (
@@ -183,7 +184,7 @@ def disown_changed(inputs: Sequence[JobInput], found: Sequence[InputFile]) -> tu
     """
     return tuple(
         item
-        if file.is_stdin or _stat(file.path).st_ctime_ns == file.changed_ns
+        if file.stream is not None or _stat(file.path).st_ctime_ns == file.changed_ns
         else replace(item, fingerprint="changed while it was read")
         for item, file in zip(inputs, found, strict=True)
     )

@@ -77,8 +77,8 @@ def choose_text(
     folder: Path, prepared: TokenizerPlan, *, held_out_bytes: int
 ) -> MeasuredText | NotCompared:
     """Held-out text where there is some, else a sample of the corpus."""
-    if prepared.reads_stdin and not held_out_bytes:
-        return NotCompared(why="the text from standard input is gone")
+    if prepared.stream is not None and not held_out_bytes:
+        return NotCompared(why=f"the text of {prepared.stream.name} is gone")
     most_tokens = max(_GPT2_TOKENS, *prepared.settings.vocab_size)
     if encoder_bytes_for(most_tokens) + _CACHE_BYTES > prepared.allowances.merge_bytes:
         return NotCompared(why="the budget has no room for an encoder")

@@ -15,7 +15,7 @@ from lowtide.memory.budget import Budget, check_needs, choose_budget
 from lowtide.memory.limits import machine_limit
 from lowtide.memory.meter import child_pids, private_bytes
 from lowtide.settings import TokenizerSettings
-from lowtide.source.find_inputs import InputKind, survey_inputs
+from lowtide.source.find_inputs import InputFile, InputKind, survey_inputs
 from lowtide.source.safe_cuts import CutRule
 from lowtide.source.stream import ReadSettings
 from lowtide.stages.prepare import choose_workers, delimiter_beside
@@ -71,7 +71,7 @@ class TokenizerPlan(Plan):
 
 
 def plan_tokenizer(
-    inputs: Sequence[str],
+    inputs: Sequence[str | InputFile],
     settings: TokenizerSettings,
     *,
     out: Path | None,

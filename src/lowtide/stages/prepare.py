@@ -72,7 +72,7 @@ class Prepared(Plan):
 
 
 def prepare(
-    inputs: Sequence[str],
+    inputs: Sequence[str | InputFile],
     settings: TokenizeSettings,
     *,
     out: Path | None = None,
@@ -132,7 +132,7 @@ def describe_held_out(prepared: Prepared) -> str:
         return f"{share} of the documents are held out for validation, by a hash of their text"
     if not one:
         return "nothing is held out for validation, as asked for"
-    if prepared.reads_stdin:
+    if prepared.stream is not None:
         return "nothing is held out for validation; of a file its last part can be"
     split = "--split tail " if prepared.inputs[0].compression else ""
     return f"nothing is held out for validation; `{split}--val 0.1` holds out its last tenth"

@@ -171,7 +171,7 @@ def describe_spelled_out(settings: TokenizeSettings, vocabulary: Vocabulary) -> 
 def _refuse_text(inputs: Sequence[InputFile]) -> None:
     for item in inputs:
         if item.kind is InputKind.TEXT:
-            what = "standard input" if item.is_stdin else str(item.path)
+            what = item.stream.name if item.stream else str(item.path)
             raise UsageError(
                 f"examples are rows, and {what} is read as text",
                 remedy="pass .jsonl, .parquet or .arrow files, or a folder of `datasets.save_to_disk`; "

@@ -87,7 +87,7 @@ def choose_held_out(settings: TokenizeSettings, inputs: Sequence[InputFile]) -> 
     share, rule = settings.held_out_share, settings.split_rule
     if is_one_document(settings, inputs) and settings.split is None and share:
         size_bytes = inputs[0].size_bytes
-        is_known = not inputs[0].is_stdin and not inputs[0].compression
+        is_known = inputs[0].stream is None and not inputs[0].compression
         if settings.val is None:
             has_tail = is_known and size_bytes >= _FEWEST_BYTES
             share = max(DEFAULT_VAL, min(_MOST_TAIL, _TAIL_BYTES / size_bytes)) if has_tail else 0.0

@@ -30,7 +30,7 @@ from lowtide.memory.fence import fence
 from lowtide.memory.meter import private_bytes
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.source.arrow_memory import plain_allocation
-from lowtide.source.find_inputs import InputFile, Skipped, describe_skipped
+from lowtide.source.find_inputs import InputFile, Skipped, Stream, describe_skipped
 from lowtide.source.read_text import describe_skip
 from lowtide.source.stream import ReadSettings
 from lowtide.stages import folder as out_folder
@@ -69,18 +69,18 @@ class Plan:
 
     @property
     def input_bytes(self) -> int:
-        """Size of all inputs as stored; 0 for standard input."""
+        """Size of all inputs as stored; 0 for a stream."""
         return sum(item.size_bytes for item in self.inputs)
 
     @property
-    def reads_stdin(self) -> bool:
-        """Whether some of the input comes once and never again."""
-        return any(item.is_stdin for item in self.inputs)
+    def stream(self) -> Stream | None:
+        """What of the input comes once and never again."""
+        return next(filter(None, (item.stream for item in self.inputs)), None)
 
     def notes(self) -> Iterator[str]:
         """What was chosen, and what a person may not expect of it, in the order it is shown."""
-        if self.reads_stdin:
-            yield "standard input is read once: a run that is cut off cannot be resumed"
+        if self.stream is not None:
+            yield f"{self.stream.name} is read once: a run that is cut off cannot be resumed"
         if self.skipped:
             yield describe_skipped(self.skipped)
         if skips_whole := describe_skip(self.read, self.inputs):
@@ -220,7 +220,7 @@ def run_stage(
         if restart:
             stage.clear(folder, plan, restart=True)
         if (folder / stage.kind.manifest_name).exists():
-            return _keep_finished(stage, folder, job)
+            return _keep_finished(stage, folder, job, plan.stream)
         work = _open(stage, folder, plan, job, listen)
         with ExitStack() as working:
             working.callback(work.close)
@@ -283,27 +283,27 @@ def reading_inputs(work: Work[object], plan: Plan, job: Job) -> Iterator[None]:
             raise
         except MemoryError as cause:
             work.checkpoint()
+            resumes = "" if plan.stream else "; the same command resumes where it stopped"
             raise DataError(
                 f"an allocation beyond the budget was refused ({cause or 'out of memory'})",
-                remedy="pass a larger `--memory`; the same command resumes where it stopped",
+                remedy=f"pass a larger `--memory`{resumes}",
             ) from cause
 
 
-def refuse_unknown_stdin(job: Job, folder: Path) -> None:
-    """UsageError for a finished folder over standard input: nothing says whether this is the same text."""
-    if any(item.fingerprint == "" for item in job.inputs):
-        raise UsageError(
-            f"{folder} holds a finished run over standard input; whether this is the same text is not known",
-            remedy="pass `--restart` to begin again, or choose another `--out`",
-        )
-
-
 def _keep_finished(
-    stage: Stage[PlanT, JobT, ProgressT, WorkT, ManifestT], folder: Path, job: JobT
+    stage: Stage[PlanT, JobT, ProgressT, WorkT, ManifestT],
+    folder: Path,
+    job: JobT,
+    stream: Stream | None,
 ) -> StageResult[WorkT, ManifestT]:
     with ExitStack() as stack:
         stack.callback(out_folder.finish_folder, folder)
         manifest = stage.find_finished(folder, job)
+        if stream is not None:
+            raise UsageError(
+                f"{folder} holds a finished run over {stream.name}; whether this is the same text is not known",
+                remedy=f"pass `{stream.restart}` to begin again, or choose another `--out`",
+            )
     return StageResult(work=None, manifest=manifest, seconds=0.0, peak_private_bytes=0)
 
 
@@ -325,10 +325,10 @@ def _open(
     if progress.is_empty:
         return _begin(stage, folder, plan, job)
     refuse_differences(stage.list_differences(before, job, progress), folder)
-    if plan.reads_stdin and progress.needs_input:
+    if plan.stream is not None and progress.needs_input:
         raise UsageError(
-            f"{folder} holds an unfinished run over standard input, which cannot be read again",
-            remedy="pass `--restart` to begin again",
+            f"{folder} holds an unfinished run over {plan.stream.name}, which cannot be read again",
+            remedy=f"pass `{plan.stream.restart}` to begin again",
         )
     if before != job:
         _store_job(stage, folder, job)

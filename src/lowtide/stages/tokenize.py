@@ -9,7 +9,6 @@ What lies between two checkpoints is done again after a crash, and comes out the
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -20,7 +19,8 @@ from lowtide.memory.budget import Budget
 from lowtide.settings import TokenizeSettings, loosen
 from lowtide.shards.manifest import DatasetManifest, read_manifest
 from lowtide.shards.read import open_dataset
-from lowtide.source.find_inputs import InputKind, input_names
+from lowtide.source.find_inputs import InputKind
+from lowtide.source.take_inputs import Inputs, take_inputs
 from lowtide.stages.folder import SHARDS
 from lowtide.stages.job import (
     JobInput,
@@ -31,9 +31,10 @@ from lowtide.stages.job import (
 from lowtide.stages.prepare import Prepared, prepare
 from lowtide.stages.settings import settings_of_manifest
 from lowtide.stages.shard_run import Progress, ShardJob, ShardRun, empty_folder
-from lowtide.stages.stage import refuse_unknown_stdin, run_stage
+from lowtide.stages.stage import run_stage
 from lowtide.stages.watch_run import ShouldStop, never_stop
 from lowtide.storage.paths import as_path
+from lowtide.units import format_bytes, format_seconds
 
 _CHECKPOINT_SECONDS = 10.0
 
@@ -49,9 +50,17 @@ class TokenizeResult:
     """The most that was seen after any block and at the end; 0 when the folder was done already."""
     already_done: bool = False
 
+    def __repr__(self) -> str:
+        peak = format_bytes(self.peak_private_bytes)
+        took = f"{format_seconds(self.seconds)}, peak {peak}"
+        return (
+            f"<TokenizeResult {self.folder}: {self.manifest.in_words}, "
+            f"{'already done' if self.already_done else took}>"
+        )
+
 
 def tokenize(
-    inputs: str | Path | Sequence[str | Path],
+    inputs: Inputs,
     out: str | Path,
     settings: TokenizeSettings | None = None,
     *,
@@ -64,9 +73,10 @@ def tokenize(
     """Make the folder `out`, or resume it; see `lowtide.tokenize`."""
     started = time.monotonic()
     folder = as_path(out)
+    settings = settings or TokenizeSettings()
     plan = prepare(
-        input_names(inputs),
-        settings or TokenizeSettings(),
+        take_inputs(inputs, column=None if settings.examples else settings.text_column),
+        settings,
         out=folder,
         memory=memory,
         workers=workers,
@@ -126,7 +136,6 @@ class TokenizeStage:
         """The manifest of a finished folder, if it was made by this very job and its files are there."""
         manifest = read_manifest(folder)
         refuse_differences(_list_differences(_job_of_manifest(manifest, job), job), folder)
-        refuse_unknown_stdin(job, folder)
         try:
             open_dataset(folder)
         except VerificationError as error:

@@ -35,6 +35,7 @@ from lowtide.storage.publish import (
 from lowtide.storage.sealed_json import write_sealed
 from lowtide.tokenizer.byte_pair_files import rank_file_name, tokenizer_files
 from lowtide.tokenizer.byte_pairs import BytePairs
+from lowtide.units import format_bytes
 
 RUN_NAME = "run.json"
 
@@ -75,6 +76,15 @@ class TokenizerManifest:
     empty_documents: int
     learnt: tuple[LearntSize, ...]
     files: tuple[OutputFile, ...]
+
+    @property
+    def in_words(self) -> str:
+        """`8000 and 16000 tokens learnt from 12.0 MiB of text`."""
+        sizes = " and ".join(str(size) for size in self.settings.vocab_size)
+        return f"{sizes} tokens learnt from {format_bytes(self.text_bytes)} of text"
+
+    def __repr__(self) -> str:
+        return f"<TokenizerManifest {self.in_words}>"
 
 
 def _describe_corpus(inputs: Sequence[JobInput]) -> tuple[CorpusFile, ...]:

@@ -8,7 +8,6 @@ Words are counted in tables of a fixed size, and checkpoints are taken every hal
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +17,8 @@ from lowtide.journal import Kind
 from lowtide.memory.budget import Budget
 from lowtide.settings import TokenizerSettings, loosen
 from lowtide.shards.layout import WORK_FOLDER
-from lowtide.source.find_inputs import Skipped, input_names
+from lowtide.source.find_inputs import Skipped
+from lowtide.source.take_inputs import Inputs, take_inputs
 from lowtide.stages.folder import TOKENIZER
 from lowtide.stages.job import (
     JobInput,
@@ -30,7 +30,7 @@ from lowtide.stages.job import (
 from lowtide.stages.learn_run import Learning
 from lowtide.stages.measure_tokenizer import Comparison, NotCompared
 from lowtide.stages.plan_tokenizer import TokenizerPlan, plan_tokenizer
-from lowtide.stages.stage import refuse_unknown_stdin, run_stage
+from lowtide.stages.stage import run_stage
 from lowtide.stages.tokenizer_files import (
     TokenizerManifest,
     corpus_inputs,
@@ -43,6 +43,7 @@ from lowtide.stages.tokenizer_files import (
 from lowtide.stages.tokenizer_run import CountProgress, TokenizerJob, TokenizerRun
 from lowtide.stages.watch_run import ShouldStop, never_stop
 from lowtide.storage.paths import as_path
+from lowtide.units import format_bytes, format_seconds
 
 CHECKPOINT_SECONDS = 30.0
 """Writing the tables out takes a third of a second, and all sorted words are merged at the end."""
@@ -68,9 +69,17 @@ class TokenizerResult:
         """Whether the folder held this very tokenizer before."""
         return self.learning is None
 
+    def __repr__(self) -> str:
+        peak = format_bytes(self.peak_private_bytes)
+        took = f"{format_seconds(self.seconds)}, peak {peak}"
+        return (
+            f"<TokenizerResult {self.folder}: {self.manifest.in_words}, "
+            f"{'already done' if self.already_done else took}>"
+        )
+
 
 def train_tokenizer(
-    inputs: str | Path | Sequence[str | Path],
+    inputs: Inputs,
     out: str | Path,
     settings: TokenizerSettings | None = None,
     *,
@@ -84,9 +93,10 @@ def train_tokenizer(
     """Make the folder `out`, or resume it; see `lowtide.train_tokenizer`."""
     started = time.monotonic()
     folder = as_path(out)
+    settings = settings or TokenizerSettings()
     plan = plan_tokenizer(
-        input_names(inputs),
-        settings or TokenizerSettings(),
+        take_inputs(inputs, column=settings.column),
+        settings,
         out=folder,
         memory=memory,
         workers=workers,
@@ -158,7 +168,6 @@ class TokenizerStage:
         )
         by_name = tuple(sorted(job.inputs, key=lambda item: item.name))
         refuse_differences(_list_differences(before, replace(job, inputs=by_name)), folder)
-        refuse_unknown_stdin(job, folder)
         verify_files(folder, manifest)
         return manifest
 

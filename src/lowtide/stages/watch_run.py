@@ -172,6 +172,6 @@ class Watch:
 
     def _stopped(self, why: str, kind: type[StoppedError]) -> StoppedError:
         remedy = "run the same command again to go on"
-        if self._plan.reads_stdin:
-            remedy = "standard input cannot be read again: pass `--restart` to begin again"
+        if (stream := self._plan.stream) is not None:
+            remedy = f"{stream.name} cannot be read again: pass `{stream.restart}` to begin again"
         return kind(f"stopped after {self._work.in_words}: {why}", remedy=remedy)

@@ -44,9 +44,9 @@ def choose_settings(
     limit: str | None,
     floor: str | None,
     most: str,
-    timeline: str | None,
-    alerts: str | None,
-    stop_file: str | None,
+    timeline: str | Path | None,
+    alerts: str | Path | None,
+    stop_file: str | Path | None,
     on_alert: str | None,
     grace_seconds: float,
     interval_seconds: float,
@@ -57,9 +57,10 @@ def choose_settings(
     The default limit is the least of cgroups, Slurm's grant and the RAM there is, free or not.
     """
     for seconds in (grace_seconds, interval_seconds):
-        if not math.isfinite(seconds):
+        if not 0 < seconds < math.inf:
             raise UsageError(f"{seconds} is not a time", remedy="pass a number of seconds")
-    state = state_folder(environment)
+    if most not in ("note", "ask", "end"):
+        raise UsageError(f"--until {most!r} is not a step", remedy="pass note, ask or end")
     _, total = machine_memory()
     candidates = machine_limit(slurm=environment).candidates
     firm = [(one.total_bytes, one.source) for one in candidates if one.source != AVAILABLE]
@@ -81,8 +82,8 @@ def choose_settings(
         ),
         limit_in_words=in_words,
         fence_bytes=fence_bytes,
-        timeline=Path(timeline) if timeline else state / "watch" / named,
-        alerts=Path(alerts) if alerts else state / "alerts.log",
+        timeline=Path(timeline) if timeline else timelines_folder(environment) / named,
+        alerts=Path(alerts) if alerts else _state_folder(environment) / "alerts.log",
         grace_seconds=grace_seconds,
         interval_seconds=interval_seconds,
         stop_file=Path(stop_file) if stop_file else None,
@@ -110,8 +111,12 @@ def refuse_own_end(pid: int, most: Stage) -> None:
         )
 
 
-def state_folder(environment: Mapping[str, str]) -> Path:
-    """Where timelines and alerts go by default."""
+def timelines_folder(environment: Mapping[str, str]) -> Path:
+    """Where timelines go by default."""
+    return _state_folder(environment) / "watch"
+
+
+def _state_folder(environment: Mapping[str, str]) -> Path:
     home = environment.get("XDG_STATE_HOME")
     return (Path(home) if home else Path.home() / ".local/state") / "lowtide"
 

@@ -9,6 +9,7 @@ import os
 import shutil
 import stat
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from lowtide.guard.why.verdict import Verdict, judge
 from lowtide.journal import LOG_NAME, LogSpan, Session, is_journal, read_session
 from lowtide.memory.meter import measure_tree
 from lowtide.memory.proc_files import kib_fields, machine_memory, read_text
+from lowtide.stages.watch_settings import timelines_folder
 from lowtide.storage.publish import storage_errors
 
 _MOST_TIMELINES = 200
@@ -59,6 +61,11 @@ class Question:
 def explain(question: Question) -> Verdict:
     """The verdict on one death, or on a run that lives or has finished."""
     return judge(gather_evidence(question))
+
+
+def explain_run(run: Path, environment: Mapping[str, str]) -> Verdict:
+    """The verdict on a run, with the timelines where `watch` keeps them."""
+    return explain(Question(timelines=timelines_folder(environment), target=run))
 
 
 def gather_evidence(question: Question) -> Evidence:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lowtide.units import format_count
+from lowtide.units import format_count, format_seconds
 
 if TYPE_CHECKING:
     from lowtide.training.checkpoint import RunState
@@ -31,6 +31,15 @@ class TrainResult:
     """Of the last steps of this call, in the mean."""
     tokens_per_second: float | None = None
     """The same."""
+
+    def __repr__(self) -> str:
+        state, loss = self.state, ""
+        if self.train_loss is not None:
+            loss = f", loss {self.train_loss:.3f}"
+        if state.best_loss is not None:
+            loss += f", best val {state.best_loss:.3f} at step {state.best_step}"
+        took = "already done" if self.already_done else format_seconds(self.seconds)
+        return f"<{type(self).__name__} {self.folder}: step {state.step}{loss}, {took}>"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,7 +90,7 @@ class FailedFile:
     reason: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class InboxRun(TrainResult):
     """What a run over an inbox came to."""
 

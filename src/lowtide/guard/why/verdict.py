@@ -52,6 +52,9 @@ class Verdict:
     evidence: tuple[EvidenceLine, ...]
     remedies: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return f"<Verdict {self.cause}: {self.sentence}>"
+
 
 def judge(evidence: Evidence) -> Verdict:
     """The first cause that the evidence supports, or `unknown` with what is missing."""

@@ -41,6 +41,9 @@ class WrittenPage:
     facts: RunFacts
     outcome: Outcome
 
+    def __repr__(self) -> str:
+        return f"<WrittenPage {self.path}: {self.outcome.word}>"
+
 
 def write_page(
     run: Path, out: Path | None = None, *, explain: Callable[[], Verdict] | None = None

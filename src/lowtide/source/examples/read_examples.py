@@ -188,7 +188,7 @@ def read_lines(part: Part) -> Iterator[Piece]:
                     if not reader.takes(turns):
                         _add_line_closely(line, position, lines, reader)
                 except DataError as error:
-                    raise reader.at(f"line {lines.number(position)}", error) from error
+                    raise reader.at(lines.name(position), error) from error
             position += len(line) + 1
             if reader.is_full():
                 yield reader.take_piece(part.cursor(min(position, end)), chunk.done_bytes)
@@ -210,7 +210,7 @@ def _add_line_closely(line: bytes, position: int, lines: JsonLines, reader: _Exa
     except BadLineError as error:
         reader.note_bad(note(error))
         return
-    with reader.placed(f"line {lines.number(position)}"):
+    with reader.placed(lines.name(position)):
         reader.add_closely(row, "" if is_utf8(line) else NOT_UTF8, note)
 
 

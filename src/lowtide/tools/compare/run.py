@@ -106,6 +106,11 @@ class Comparison:
     """Ways whose packages are not installed."""
     kept: Path | None
 
+    def __repr__(self) -> str:
+        limit, size = format_bytes(self.limit_bytes), format_bytes(self.sample.total_bytes)
+        ends = ", ".join(f"{one.way.name} {one.whole.ending}" for one in self.results)
+        return f"<Comparison of {size} within {limit}: {ends}>"
+
 
 def compare(
     inputs: Sequence[str],
@@ -126,7 +131,7 @@ def compare(
     files = found.files
     if found.skipped:
         tell(describe_skipped(found.skipped), False)
-    if any(item.is_stdin for item in files):
+    if any(item.stream for item in files):
         raise UsageError("standard input can be read only once", remedy="name a file or a folder")
     with _temporary_folder(settings, tell) as folder, _disk_errors(folder):
         for name in ("tokenizer", "sample"):
