@@ -15,13 +15,12 @@ import xxhash
 import lowtide
 from lowtide.errors import DataError, LowtideError, StoppedError, UsageError, VerificationError
 from lowtide.model.tensor_files import weight_files
-from lowtide.tools.demo.record import StageRecord
-from lowtide.stages.inbox.ledger import LEDGER_NAME, Entry, Ledger
-from lowtide.stages.tokenizer_files import OutputFile
 from lowtide.shards.export import export_dataset
 from lowtide.shards.loss_mask import LossMaskMark
 from lowtide.shards.manifest import DocumentIndexRecord, LossMaskRecord, ShardRecord
 from lowtide.shards.read import open_dataset
+from lowtide.stages.inbox.ledger import LEDGER_NAME, Entry, Ledger
+from lowtide.stages.tokenizer_files import OutputFile
 from lowtide.storage.sealed_json import read_sealed, write_sealed
 from lowtide.tokenizer.word_runs import RunRecord
 from tests.shards.test_write import dies
@@ -38,7 +37,6 @@ NAMED: dict[str, tuple[type, Callable[[str], object]]] = {
     ),
     "words": (RunRecord, lambda name: {"name": name, "size_bytes": 1, "digest": ""}),
     "tokenizer": (OutputFile, lambda name: {"name": name, "size_bytes": 1, "digest": ""}),
-    "demo": (StageRecord, lambda name: {"command": [], "made": {name: 1}}),
     "inbox": (
         Entry,
         lambda name: {

@@ -247,7 +247,7 @@ def _run_stage(
             remedy="run the same command again: it resumes with this stage",
         )
     if child.returncode:
-        raise _failure(stage, child.returncode, log)
+        raise _failure(stage, child.returncode, folder)
     facts = json.loads(answer.read_text(encoding="utf-8"))
     answer.unlink()
     return StageDone(
@@ -280,8 +280,9 @@ def _last_line(log: Path) -> str:
     return lines[-1].strip() if lines else ""
 
 
-def _failure(stage: Stage, code: int, log: Path) -> LowtideError:
+def _failure(stage: Stage, code: int, folder: Path) -> LowtideError:
     """The command's own error and hint, or how it ended if it printed none."""
+    log = folder / WORK_FOLDER / f"{stage.key}.log"
     lines = log.read_text(encoding="utf-8", errors="replace").splitlines()
     problem = next((line[7:] for line in reversed(lines) if line.startswith("error: ")), None)
     remedy = next((line[6:] for line in reversed(lines) if line.startswith("hint: ")), "")
@@ -292,5 +293,5 @@ def _failure(stage: Stage, code: int, log: Path) -> LowtideError:
         ending = f"signal {-code} killed it; `lowtide why --last` may know more"
     return _ERRORS.get(code, LowtideError)(
         f"the stage {stage.title!r} failed: {problem or ending}",
-        remedy=remedy or f"read {log}, and run the same command again",
+        remedy=remedy or f"run `lowtide {stage.call}` in {folder}, which says more",
     )

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from lowtide.errors import DataError
-from lowtide.tools.compare.sample import PARTS, TextSample, take_sample
 from lowtide.source.find_inputs import find_inputs
+from lowtide.tools.compare.sample import PARTS, TextSample, take_sample
 
 DOCUMENTS = [
     f"Document {number}\nspeaks of tides and {number * 7919 % 9973} boats.\n" * (1 + number % 9)
