@@ -152,6 +152,7 @@ def clean_demo(folder: Path) -> list[Path]:
         _check_folder(folder)
         (folder / WORK_FOLDER).mkdir(exist_ok=True)
         with hold_lock(folder):
+            remove_killed_writes(folder)
             before = set(folder.iterdir())
             _remove_outputs(folder)
             gone = before - set(folder.iterdir())

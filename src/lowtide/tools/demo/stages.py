@@ -48,7 +48,7 @@ class Stage:
     title: str
     call: str
     """What stands behind `lowtide` when a person types it."""
-    tell: Callable[[Facts], list[str]]
+    describe: Callable[[Facts], list[str]]
     """Its result in a few lines; every figure is the command's own."""
     writes: tuple[str, ...] = ()
     """Patterns of the files that it writes in the demo's folder; `*` stands for any text without a `/`."""
@@ -85,14 +85,14 @@ def list_stages(settings: DemoSettings) -> list[Stage]:
             key="corpus",
             title="collect text",
             call=f"corpus.parquet {shlex.quote(str(settings.library))}",
-            tell=_tell_corpus,
-            writes=("corpus.parquet", ".corpus.parquet.*.tmp"),
+            describe=_describe_corpus,
+            writes=("corpus.parquet",),
         ),
         Stage(
             key="tokenizer",
             title="learn a tokenizer",
             call=f"train-tokenizer corpus.parquet --vocab-size {_VOCABULARY} --out tokenizer {memory}",
-            tell=_tell_tokenizer,
+            describe=_describe_tokenizer,
             writes=_inside(
                 "tokenizer",
                 _OF_A_TOKENIZER,
@@ -106,27 +106,27 @@ def list_stages(settings: DemoSettings) -> list[Stage]:
             key="tokenize",
             title="tokenize",
             call=f"tokenize corpus.parquet --tokenizer tokenizer --val 0.01 --out tokens {memory}",
-            tell=_tell_tokenize,
+            describe=_describe_tokenize,
             writes=_inside(
                 "tokens", "lowtide.json train_*.npy val_*.npy documents_*.npy", _OF_A_RUN
             ),
             resumes_in="tokens",
             budget_bytes=settings.memory_bytes,
         ),
-        Stage(key="verify", title="verify", call="verify tokens", tell=_tell_verify),
+        Stage(key="verify", title="verify", call="verify tokens", describe=_describe_verify),
         Stage(
             key="plan",
             title="plan",
             call=f"plan tokens --model gpt2-pico {size} --write plan.toml",
-            tell=_tell_plan,
-            writes=("plan.toml", ".plan.toml.*.tmp"),
+            describe=_describe_plan,
+            writes=("plan.toml",),
         ),
         Stage(
             key="train",
             title="train a GPT",
             call="train tokens --plan plan.toml --device cpu --out model "
             f"--memory {round_up_to_mib(TRAINING_BYTES)}",
-            tell=_tell_train,
+            describe=_describe_train,
             writes=_inside(
                 "model",
                 "lowtide-run.json events.out.tfevents.* checkpoints/step-*/* checkpoints/.step-*/* tokenizer/*",
@@ -140,14 +140,14 @@ def list_stages(settings: DemoSettings) -> list[Stage]:
             key="sample",
             title="sample from it",
             call="sample model --prompt 'def main(' --count 48 --device cpu",
-            tell=_tell_sample,
+            describe=_describe_sample,
             needs_torch=True,
         ),
         Stage(
             key="export",
             title="export it",
             call="export model --to huggingface --out for-transformers",
-            tell=lambda _facts: ["a GPT-2 that transformers opens"],
+            describe=lambda _facts: ["a GPT-2 that transformers opens"],
             writes=(
                 *_inside(
                     "for-transformers",
@@ -163,14 +163,14 @@ def list_stages(settings: DemoSettings) -> list[Stage]:
             title="compare",
             call="compare corpus.parquet --programs list,lowtide --sample 100MB "
             f"{limit} --out compare.html",
-            tell=lambda facts: [_program_line(program) for program in facts["programs"]],
-            writes=("compare.html", ".compare.html.*.tmp"),
+            describe=lambda facts: [_program_line(program) for program in facts["programs"]],
+            writes=("compare.html",),
         ),
         Stage(
             key="report",
             title="report",
             call=f"report {run}",
-            tell=lambda facts: [str(facts["verdict"])],
+            describe=lambda facts: [str(facts["verdict"])],
             writes=("model/report.html", "tokens/report.html"),
         ),
     ]
@@ -183,32 +183,32 @@ def _inside(folder: str, *names: str) -> tuple[str, ...]:
     return tuple(f"{folder}/{name}" for name in " ".join(names).split())
 
 
-def _tell_corpus(facts: Facts) -> list[str]:
+def _describe_corpus(facts: Facts) -> list[str]:
     size = format_bytes(facts["text_bytes"])
     files = format_count(facts["files"])
     return [f"the sources of Python {facts['python']}: {files} files, {size}"]
 
 
-def _tell_tokenizer(facts: Facts) -> list[str]:
+def _describe_tokenizer(facts: Facts) -> list[str]:
     learnt = facts["learnt"][0]
     made = f"{format_count(learnt['tokens'])} tokens from {format_count(facts['words'])} words"
     return [f"{made}, {learnt['bytes_per_token']:.2f} bytes a token"]
 
 
-def _tell_tokenize(facts: Facts) -> list[str]:
+def _describe_tokenize(facts: Facts) -> list[str]:
     empty = facts["empty_documents"]
     left_out = f", {format_count(empty)} empty ones left out" if empty else ""
     made = f"{format_count(facts['tokens'])} tokens"
     return [f"{made} of {format_count(facts['documents'])} documents{left_out}"]
 
 
-def _tell_verify(facts: Facts) -> list[str]:
+def _describe_verify(facts: Facts) -> list[str]:
     compared = facts["compared_documents"]
     equal = f"{compared} documents equal to their text" if compared else facts["comparison"]
     return [f"every checksum right; {equal}"]
 
 
-def _tell_plan(facts: Facts) -> list[str]:
+def _describe_plan(facts: Facts) -> list[str]:
     model = facts["models"][0]
     size = f"{format_count(model['parameters'])} parameters, {model['steps']} steps"
     memory = f"{format_bytes(model['peak_bytes'])} beside torch (predicted)"
@@ -217,12 +217,12 @@ def _tell_plan(facts: Facts) -> list[str]:
     return [f"{size}: {memory}{time}"]
 
 
-def _tell_train(facts: Facts) -> list[str]:
+def _describe_train(facts: Facts) -> list[str]:
     loss = f"loss {facts['best_loss']:.2f} on held-out text (guessing: {math.log(_VOCABULARY):.2f})"
     return [f"{facts['step']} steps; {loss}"]
 
 
-def _tell_sample(facts: Facts) -> list[str]:
+def _describe_sample(facts: Facts) -> list[str]:
     """The first lines of the text; empty ones are left out."""
     text = f"{facts['prompt']}{facts['samples'][0]}"
     return [line.rstrip() for line in text.splitlines() if line.strip()][:6]

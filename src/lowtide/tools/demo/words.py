@@ -36,7 +36,7 @@ def stage_lines(done: StageDone) -> list[str]:
         took += " (resumed; since this start)"
     head = f"{stage.number:>5}  {stage.title:<18} {format_seconds(done.seconds):>6}{took}"
     command = [f"$ lowtide {stage.call}"] if stage.has_command else []
-    return [head, *(f"       {line}" for line in [*command, *stage.tell(done.facts)])]
+    return [head, *(f"       {line}" for line in [*command, *stage.describe(done.facts)])]
 
 
 def closing_rows(demo: Demo) -> list[tuple[str, str]]:
