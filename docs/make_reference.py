@@ -98,7 +98,7 @@ watched.end.exit_code, watched.peak_private_bytes
 lowtide.why(watched.timeline).sentence
 ```
 
-`lowtide.compare("corpus", limit="512MiB")` runs the usual ways beside ours on a sample of the text, and takes
+`lowtide.compare("corpus", limit="512MiB")` runs the usual programs beside lowtide on a sample of the text, and takes
 some minutes.
 """
 

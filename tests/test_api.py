@@ -263,7 +263,7 @@ def test_a_watched_command_ends_with_its_own_exit_code(tmp_path: Path, *, in_thr
         lambda: lowtide.watch("sleep '1"),
         lambda: lowtide.report("nowhere"),
         lambda: lowtide.compare("nowhere", sample="much"),
-        lambda: lowtide.compare("nowhere", ways=["another"]),
+        lambda: lowtide.compare("nowhere", programs=["another"]),
         lambda: lowtide.compare([]),
     ],
 )
@@ -277,7 +277,7 @@ def test_compare_gives_what_its_command_prints(tmp_path: Path) -> None:
     text, picture = tmp_path / "a.txt", tmp_path / "a.svg"
     text.write_text("".join(f"line {number} of the corpus\n" for number in range(20_000)))
     found = lowtide.compare(
-        text, ways=["list"], sample="200kB", limit="512MiB", separator="line", out=picture
+        text, programs=["list"], sample="200kB", limit="512MiB", separator="line", out=picture
     )
     assert [one.whole.ending for one in found.results] == ["finished"]
     assert picture.read_text().startswith("<svg ")

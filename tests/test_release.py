@@ -22,7 +22,7 @@ from packaging.utils import canonicalize_name
 
 import lowtide
 from lowtide.guard.doctor import check_software
-from lowtide.tools.compare import ways
+from lowtide.tools.compare import programs
 
 ROOT = Path(__file__).parent.parent
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
@@ -166,7 +166,7 @@ def test_every_extra_that_is_named_exists() -> None:
     named = {extra: path.name for path in [*pages, *sources] for extra in named_extras(path)}
     assert {extra: name for extra, name in named.items() if extra not in EXTRAS} == {}
     assert {"train", "gpu", "compare", "wandb"} <= set(named), "each is told of somewhere"
-    assert {ways.EXTRA, check_software.ESSENTIAL} <= set(EXTRAS)
+    assert {programs.EXTRA, check_software.ESSENTIAL} <= set(EXTRAS)
     assert set(check_software.FOR_DEVELOPERS) < set(EXTRAS)
 
 

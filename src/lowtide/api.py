@@ -221,7 +221,7 @@ def compare(
     *,
     sample: str = "200MB",
     limit: str = "1GiB",
-    ways: Sequence[str] | None = None,
+    programs: Sequence[str] | None = None,
     tokenizer: str = "gpt2",
     column: str = "text",
     separator: str = "file",
@@ -233,12 +233,12 @@ def compare(
     progress: bool | None = None,
     should_stop: ShouldStop = never_stop,
 ) -> Comparison:
-    """Run the usual ways and ours on a sample of the inputs, each in a box with the same limit.
+    """Run the usual programs and lowtide on a sample of the inputs, each in a box with the same limit.
 
-    Each keyword is the flag of `lowtide compare` that has its name; `ways` is a list. Lines tell how far it is
-    where `tokenize` shows a bar.
+    Each keyword is the flag of `lowtide compare` that has its name; `programs` is a list. Lines tell how far
+    it is where `tokenize` shows a bar.
 
-        lowtide.compare("corpus", limit="512MiB", ways=["list", "lowtide"], out="memory.html")
+        lowtide.compare("corpus", limit="512MiB", programs=["list", "lowtide"], out="memory.html")
     """
     from lowtide.show.comparison import show_passing_lines
     from lowtide.show.memory_picture import check_picture_file, write_picture
@@ -253,7 +253,7 @@ def compare(
     settings = CompareSettings(
         sample_bytes=parse_bytes(sample),
         limit_bytes=parse_bytes(limit),
-        ways=None if ways is None else tuple(ways),
+        programs=None if programs is None else tuple(programs),
         tokenizer=tokenizer,
         column=column,
         separator=separator,

@@ -31,13 +31,13 @@ def boxes_of(pid: int) -> list[Path]:
 
 @contextmanager
 def comparing(corpus: Path, work: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A comparison whose first way has begun to read."""
+    """A comparison whose first program has begun to read."""
     work.mkdir(exist_ok=True)
     command = [
         *LOWTIDE,
         "compare",
         str(corpus),
-        "--ways",
+        "--programs",
         "list,lowtide",
         "--work",
         str(work),
@@ -85,11 +85,11 @@ def test_interrupted_it_leaves_nothing_behind(
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a child with its parent")
-def test_killed_it_takes_the_way_along_and_the_next_one_clears_up(
+def test_killed_it_takes_the_program_along_and_the_next_one_clears_up(
     corpus: Path, tmp_path: Path
 ) -> None:
     work, long = tmp_path / "work", tmp_path / "long.txt"
-    long.write_text(corpus.read_text() * 7)  # the way alone would need some four seconds
+    long.write_text(corpus.read_text() * 7)  # the program alone would need some four seconds
     with comparing(long, work) as process:
         members = psutil.Process(process.pid).children(recursive=True)
         process.kill()
@@ -109,7 +109,7 @@ def test_killed_it_takes_the_way_along_and_the_next_one_clears_up(
 def test_it_shows_a_table_and_draws_a_page(corpus: Path, tmp_path: Path) -> None:
     page, work = tmp_path / "page.html", tmp_path / "work"
     told = lowtide_process(
-        "compare", corpus, "--ways", "list,lowtide", "--sample", "1MB", "--out", page, "--work", work, *BOX
+        "compare", corpus, "--programs", "list,lowtide", "--sample", "1MB", "--out", page, "--work", work, *BOX
     )  # fmt: skip
     assert told.code == 0, told.err
     rows = {line.split("  ")[0]: line for line in told.out.splitlines()}
@@ -124,13 +124,13 @@ def test_it_shows_a_table_and_draws_a_page(corpus: Path, tmp_path: Path) -> None
 
 def test_json_holds_every_figure_and_keep_keeps(corpus: Path, tmp_path: Path) -> None:
     told = lowtide_process(
-        "compare", corpus, "--ways", "list", "--sample", "1MB", "--json", "--keep", "--work", tmp_path, *BOX
+        "compare", corpus, "--programs", "list", "--sample", "1MB", "--json", "--keep", "--work", tmp_path, *BOX
     )  # fmt: skip
     found = json.loads(told.out)
-    (way,) = found["ways"]
-    assert [run["outcome"] for run in way["runs"]] == ["finished", "finished"]
-    assert way["runs"][0]["peak_private_bytes"] > 0
-    assert way["runs"][0]["private_bytes_over_time"]
+    (program,) = found["programs"]
+    assert [run["outcome"] for run in program["runs"]] == ["finished", "finished"]
+    assert program["runs"][0]["peak_private_bytes"] > 0
+    assert program["runs"][0]["private_bytes_over_time"]
     assert found["sample"]["text_bytes"] >= 1_000_000
     assert (Path(found["kept"]) / "list-16" / "out" / "train.bin").stat().st_size > 0
     assert len(list((Path(found["kept"]) / "sample").iterdir())) == 16
@@ -141,7 +141,7 @@ def test_json_holds_every_figure_and_keep_keeps(corpus: Path, tmp_path: Path) ->
     [
         (["--limit", "1 apple"], 2, "is not a size"),
         (["--limit", "20MiB"], 3, "not even the libraries fit"),
-        (["--ways", "lisp"], 2, "there is no way 'lisp'"),
+        (["--programs", "lisp"], 2, "there is no program 'lisp'"),
         (["--out", "picture.png"], 2, "neither a page nor a picture"),
         (["--out", "/proc/x.html"], 2, "/proc/x.html cannot be written"),
         (["--limit", "100000GiB"], 3, "is more than"),
@@ -157,31 +157,32 @@ def test_wrong_questions_are_refused_at_once(
 
 
 @pytest.mark.slow
-def test_at_the_limit_that_is_advised_every_way_runs(capsys: Capsys, tmp_path: Path) -> None:
+def test_at_the_limit_that_is_advised_every_program_runs(capsys: Capsys, tmp_path: Path) -> None:
     text = tmp_path / "sources.txt"
     sources = sorted(Path(lowtide_package.__file__).parent.rglob("*.py"))
     text.write_text("".join(path.read_text() for path in sources))  # enough words for 32,000 tokens
-    ways = "list,pool,lowtide,lowtide-train"
-    flags = ("--sample", "500kB", "--separator", "line", "--ways", ways)
+    programs = "list,pool,lowtide,lowtide-train"
+    flags = ("--sample", "500kB", "--separator", "line", "--programs", programs)
     refused = call(capsys, "compare", text, "--limit", "20MiB", *flags)
     told = lowtide_process("compare", text, *refused.advice, *flags, "--json")
-    found = told.json["ways"]
+    found = told.json["programs"]
     assert isinstance(found, list)
     endings = {
-        way["way"]: (way["runs"][0]["outcome"], way["runs"][0]["complaint"]) for way in found
+        program["program"]: (program["runs"][0]["outcome"], program["runs"][0]["complaint"])
+        for program in found
     }
     assert {"list", "lowtide", "lowtide-train"} <= set(endings)
     assert set(endings.values()) == {("finished", None)}
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["map", "list"])
+@pytest.mark.parametrize("program", ["map", "list"])
 def test_a_path_too_long_for_the_sockets_of_datasets_is_told(
-    corpus: Path, tmp_path: Path, way: str
+    corpus: Path, tmp_path: Path, program: str
 ) -> None:
-    flags = ("--ways", way, "--sample", "100kB", "--work", tmp_path / ("x" * 60))
+    flags = ("--programs", program, "--sample", "100kB", "--work", tmp_path / ("x" * 60))
     told = lowtide_process("compare", corpus, *flags, *BOX)
-    is_there = way == "map" and find_spec("datasets") is not None
+    is_there = program == "map" and find_spec("datasets") is not None
     assert ("too long a path for the sockets" in told.err) == is_there
 
 
@@ -226,7 +227,8 @@ def test_a_second_interrupt_promises_nothing_either(corpus: Path, tmp_path: Path
         check=False,
     )
     assert done.returncode == 130
-    assert "starts from the beginning" in done.stderr
+    assert "resume" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_standard_input_is_refused(capsys: Capsys) -> None:

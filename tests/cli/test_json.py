@@ -12,7 +12,8 @@ import click
 import pytest
 
 from lowtide.cli.main import cli
-from lowtide.show.comparison import show_cleaned, show_comparison, show_end
+from lowtide.show.comparison import show_comparison
+from lowtide.show.results import show_rows
 from lowtide.show.training_results import show_exported_model, show_samples, show_trained
 from tests.commands import Outcome, call, lowtide, lowtide_process
 
@@ -86,11 +87,10 @@ def test_so_does_what_takes_long(capsys: Captured) -> None:
     show_trained(cast(Any, run), cast(Any, None), as_json=True)
     show_samples("a", [["b", "c"]], as_json=True)
     show_exported_model(Path("model"), already_done=False, as_json=True)
-    show_comparison([], [], [], {"ways": []}, as_json=True)
-    show_end([], {"folder": "lowtide-demo"}, as_json=True)
-    show_cleaned(Path("lowtide-demo"), [Path("tokens")], as_json=True)
+    show_comparison([], [], [], {"programs": []}, as_json=True)
+    show_rows([], {"folder": "lowtide-demo", "removed": [Path("tokens")]}, as_json=True)
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 6
+    assert len(lines) == 5
     for line in lines:
         assert next(iter(json.loads(line))) == "schema_version"
 

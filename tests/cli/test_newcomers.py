@@ -53,7 +53,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("why texts", "it is not a run of lowtide", "pass a RUN folder"),
         ("watch", "nothing to watch", "`-- COMMAND`"),
         ("doctor --path a.txt --quick", "is a file, not a folder", "`--path DIR`"),
-        ("compare texts --ways foo", "there is no way 'foo'", "lowtide-train"),
+        ("compare texts --programs foo", "there is no program 'foo'", "lowtide-train"),
     ],
 )
 def test_a_wrong_path_is_told(

@@ -21,8 +21,8 @@ from lowtide.stages.inbox.tokenize_child import Request
 from lowtide.stages.smoke import talk_to_child
 from lowtide.tokenizer.reference_apart import ReferenceApart
 from lowtide.tokenizer.vocabulary import from_json
-from lowtide.tools.compare.run_boxed import BoxedJob, ProgressFile, run_boxed
-from lowtide.tools.compare.ways import WAYS, Task
+from lowtide.tools.compare.programs import PROGRAMS, Task
+from lowtide.tools.compare.run_boxed import BoxedJob, run_boxed
 from lowtide.tools.demo.stages import DemoSettings, list_stages
 from lowtide.units import GIB, MIB
 from tests.commands import lowtide_process
@@ -80,9 +80,14 @@ def _inbox(folder: Path) -> None:
 
 def _box(folder: Path) -> None:
     job = BoxedJob(
-        command=["true"], work=folder, environment=os.environ, limit_bytes=GIB, timeout_seconds=60
+        command=["true"],
+        work=folder,
+        text_bytes=1,
+        environment=os.environ,
+        limit_bytes=GIB,
+        timeout_seconds=60,
     )
-    found = run_boxed(job, None, ProgressFile(folder / "progress", 1))
+    found = run_boxed(job, None)
     assert found.ending == "finished"
 
 
@@ -139,7 +144,7 @@ def test_nor_does_it_while_torch_compiles(hostile: Path) -> None:
     assert not (hostile / "ran").exists()
 
 
-COMMANDS = [way.key for way in WAYS] + ["corpus", "verify"]
+COMMANDS = [program.key for program in PROGRAMS] + ["corpus", "verify"]
 
 
 @pytest.mark.parametrize("key", COMMANDS)
@@ -150,12 +155,11 @@ def test_nor_does_it_where_a_command_is_built_for_later(hostile: Path, key: str)
     task = Task(
         files=(made / "missing.txt",),
         tokenizer=made,
-        out=made,
-        progress=made / "progress",
+        work=made,
         limit_bytes=GIB,
     )
     settings = DemoSettings(memory_bytes=512 * MIB, library=made, with_torch=False)
     commands = {stage.key: stage.command for stage in list_stages(settings)}
-    commands |= {way.key: way.command(task) for way in WAYS}
+    commands |= {program.key: program.command(task) for program in PROGRAMS}
     subprocess.run(commands[key], capture_output=True, timeout=300, check=False)  # it fails, late
     assert not (hostile / "ran").exists()

@@ -23,7 +23,6 @@ from lowtide.stages.inbox.ledger import LEDGER_NAME, Entry, Ledger
 from lowtide.stages.tokenizer_files import OutputFile
 from lowtide.storage.sealed_json import read_sealed, write_sealed
 from lowtide.tokenizer.word_runs import RunRecord
-from lowtide.tools.demo.record import StageRecord
 from tests.shards.test_write import dies
 
 OUTSIDE = ["../thesis", "/thesis", "a/../../thesis", "..", ".", "", "a/..", "../", "a\0b"]
@@ -38,7 +37,6 @@ NAMED: dict[str, tuple[type, Callable[[str], object]]] = {
     ),
     "words": (RunRecord, lambda name: {"name": name, "size_bytes": 1, "digest": ""}),
     "tokenizer": (OutputFile, lambda name: {"name": name, "size_bytes": 1, "digest": ""}),
-    "demo": (StageRecord, lambda name: {"command": [], "made": {name: 1}}),
     "inbox": (
         Entry,
         lambda name: {

@@ -35,7 +35,7 @@ CALLS: dict[str, tuple[str, ...]] = {
     "report": ("tokens",),
     "watch": ("--timeline", "timeline.jsonl", "--", "true"),
     "why": ("tokens",),
-    "compare": ("a.txt", "--limit", "1KiB", "--ways", "list", "--timeout", "0.01"),
+    "compare": ("a.txt", "--limit", "1KiB", "--programs", "list", "--timeout", "0.01"),
     "doctor": ("--quick",),
     "config": (),
     "completion": ("bash",),

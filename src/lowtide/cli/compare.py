@@ -1,4 +1,4 @@
-"""`lowtide compare`: the usual ways and ours on a sample of the user's own text, each in a box."""
+"""`lowtide compare`: the usual scripts and lowtide on a sample of the user's own text, each in a box."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lowtide.cli.choices import (
 )
 from lowtide.cli.command import Command, examples
 from lowtide.settings import TokenizerSettings, TokenizeSettings
-from lowtide.tools.compare.stops import listen_for_the_end
+from lowtide.stages.stop_signals import listen_for_stops
 
 if TYPE_CHECKING:
     from lowtide.settings import InputFormat
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     epilog=examples(
         "lowtide compare corpus",
         "lowtide compare corpus --sample 50MB --limit 512MiB --out memory.html",
-        "lowtide compare corpus --ways list,lowtide",
+        "lowtide compare corpus --programs list,lowtide",
         read_on="docs/compare.md",
         note="Nothing is left behind, not even when it is interrupted.",
     ),
@@ -44,11 +44,11 @@ if TYPE_CHECKING:
     default="1GiB",
     show_default=True,
     metavar="SIZE",
-    help="Memory of each way's box.",
+    help="Memory of each program's box.",
 )
 @click.option(
-    "--ways",
-    metavar="WAY,...",
+    "--programs",
+    metavar="NAME,...",
     help="Some of list, map, pool, nanogpt, lowtide, tokenizers, lowtide-train.  [default: all]",
 )
 @setting_options(TokenizeSettings, only=("tokenizer",))
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     default=1800.0,
     show_default=True,
     metavar="SECONDS",
-    help="End a way after this time.",
+    help="End a program after this time.",
 )
 @click.option(
     "--work",
@@ -70,14 +70,14 @@ if TYPE_CHECKING:
     metavar="DIR",
     help="Where the sample lies meanwhile.  [default: system's]",
 )
-@click.option("--keep", is_flag=True, help="Keep the sample and all that the ways wrote.")
+@click.option("--keep", is_flag=True, help="Keep the sample and all that the programs wrote.")
 @click.option("--json", "as_json", is_flag=True, help="Print all figures as JSON.")
 @debug_option
 def compare_command(
     inputs: tuple[str, ...],
     sample: str,
     limit: str,
-    ways: str | None,
+    programs: str | None,
     tokenizer: str,
     column: str,
     separator: str,
@@ -88,13 +88,13 @@ def compare_command(
     keep: bool,
     as_json: bool,
 ) -> None:
-    """Run the usual ways and ours on your own text, in boxes.
+    """Run the usual scripts and lowtide on your own text.
 
-    INPUT is what `tokenize` takes. A sample of it goes through every way alone, in a memory cgroup of its
-    own: what does not fit dies there, and nothing else does. Shows memory, time, outcome, and how each
+    INPUT is what `tokenize` takes. A sample of it goes through every program alone, in a memory cgroup of its
+    own: what does not fit dies there, and nothing else does. Shows memory, time, outcome, and how memory
     grows with the text.
     """
-    with listen_for_the_end() as should_stop:
+    with listen_for_stops() as should_stop:
         from lowtide.memory.limits import machine_limit
         from lowtide.show.comparison import show_comparison, show_passing_lines
         from lowtide.show.memory_picture import check_picture_file, show_picture
@@ -107,7 +107,7 @@ def compare_command(
         settings = CompareSettings(
             sample_bytes=parse_bytes(sample),
             limit_bytes=parse_bytes(limit),
-            ways=tuple(ways.split(",")) if ways is not None else None,
+            programs=tuple(programs.split(",")) if programs is not None else None,
             tokenizer=tokenizer,
             column=column,
             separator=separator,

@@ -1,4 +1,4 @@
-"""`lowtide demo`: from text to a trained GPT in one command, on what every machine has."""
+"""`lowtide demo`: from text to a trained GPT in one command, with the text that every machine has."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import click
 from lowtide.cli.choices import FOLDER, SIZE_OR_SHARE, Option, debug_option, json_option
 from lowtide.cli.command import Command, examples
 from lowtide.stages.stop_signals import listen_for_stops
-from lowtide.tools.demo.stages import DEFAULT_FOLDER, Stage
+from lowtide.tools.demo.stages import DEFAULT_FOLDER
 
 
 @click.command(
@@ -28,7 +28,7 @@ from lowtide.tools.demo.stages import DEFAULT_FOLDER, Stage
     metavar="DIR",
     default=DEFAULT_FOLDER,
     show_default=True,
-    help="Folder for all of it.",
+    help="Folder for everything it makes.",
 )
 @click.option(
     "--memory",
@@ -48,50 +48,44 @@ from lowtide.tools.demo.stages import DEFAULT_FOLDER, Stage
 @json_option
 @debug_option
 def demo_command(out: str, memory: str, clean: bool, as_json: bool) -> None:
-    """See all of it in two minutes, offline, on a CPU.
+    """Try everything in two minutes, offline, on a CPU.
 
-    The sources of Python's standard library become a tokenizer, tokens, a proof, a plan, a small GPT, a
-    sample of it, and a comparison with the usual way in a box of the same size. Each stage shows its command,
-    its time, and its peak of private memory. Run again, it goes on with the first stage that is not done.
+    The sources of Python's standard library become a tokenizer, tokens, a plan, a small GPT, a sample of it,
+    and a comparison with the usual script in a box of the same size. Each stage shows its command, its time,
+    and its peak of private memory. Run it again to resume: what is done is kept.
     """
     from lowtide.memory.budget import choose_budget
     from lowtide.memory.limits import machine_limit
     from lowtide.show.comparison import (
-        show_cleaned,
-        show_end,
         show_passing_lines,
-        show_stage,
-        tell_waiting,
     )
-    from lowtide.tools.demo.story import StageDone, clean_demo, run_demo, usual_settings
-    from lowtide.tools.demo.words import (
-        closing_rows,
-        demo_record,
-        opening_line,
-        progress_line,
-        stage_lines,
-    )
+    from lowtide.show.results import say, show_rows
+    from lowtide.tools.demo import words
+    from lowtide.tools.demo.run import StageDone, clean_demo, run_demo, usual_settings
 
     if clean:
-        show_cleaned(Path(out), clean_demo(Path(out), waiting=tell_waiting), as_json=as_json)
+        removed = clean_demo(Path(out))
+        record = {"folder": out, "removed": removed}
+        show_rows(words.cleaned_rows(Path(out), removed), record, as_json=as_json)
         return
 
-    def look(stage: Stage, seconds: float, said: str) -> None:
-        tell(progress_line(stage, seconds, said), True)
+    def show(lines: list[str]) -> None:
+        for line in [] if as_json else lines:
+            say(line)
 
     def listen(done: StageDone) -> None:
         tell("", True)
-        show_stage([] if as_json else stage_lines(done))
+        show(words.stage_lines(done))
 
-    show_stage([] if as_json else [opening_line(Path(out)), ""])
+    show([words.opening_line(Path(out)), ""])
     with show_passing_lines() as tell, listen_for_stops() as should_stop:
         demo = run_demo(
             Path(out),
             usual_settings(choose_budget(memory, machine_limit(slurm=os.environ)).total_bytes),
             environment=os.environ,
             listen=listen,
-            look=look,
+            look=lambda *state: tell(words.progress_line(*state), True),
             should_stop=should_stop,
-            waiting=tell_waiting,
         )
-    show_end(closing_rows(demo), demo_record(demo), as_json=as_json)
+    show([""])
+    show_rows(words.closing_rows(demo), words.demo_record(demo), as_json=as_json)

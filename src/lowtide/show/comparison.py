@@ -8,12 +8,11 @@ import sys
 import textwrap
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from pathlib import Path
 from time import monotonic
 from typing import TextIO, TypeAlias
 
 from lowtide.show.progress import terminal_of
-from lowtide.show.results import print_json, say, show_rows
+from lowtide.show.results import say, show_rows
 from lowtide.units import printable
 
 Table: TypeAlias = tuple[str, Sequence[str], Sequence[Sequence[str]]]
@@ -128,33 +127,3 @@ def show_passing_lines(
             with suppress(OSError, ValueError):
                 out.write(_CLEAR_LINE)
                 out.flush()
-
-
-def show_stage(lines: Sequence[str]) -> None:
-    """Print a finished stage of the demo."""
-    for line in lines:
-        say(line)
-
-
-def show_end(
-    rows: Sequence[tuple[str, str]], record: Mapping[str, object], *, as_json: bool
-) -> None:
-    """Print where everything that the demo made lies, and what to do next."""
-    if not as_json:
-        say("")
-    show_rows(rows, record, as_json=as_json)
-
-
-def show_cleaned(folder: Path, removed: Sequence[Path], *, as_json: bool) -> None:
-    """Print what `demo --clean` removed."""
-    if as_json:
-        print_json({"folder": folder, "removed": list(removed)})
-        return
-    say(f"removed {', '.join(map(str, removed)) or 'an unfinished start'}")
-    if folder.exists():
-        say(f"{folder} stays: it holds files that are not the demo's")
-
-
-def tell_waiting() -> None:
-    """Print that a command of an earlier demo, which was killed, is still running."""
-    say("note: waiting for a command of an earlier start to end", err=True)

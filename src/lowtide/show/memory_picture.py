@@ -1,4 +1,4 @@
-"""Memory over time as an SVG: one line for each way, the limit dashed, a cross where one died.
+"""Memory over time as an SVG: one line for each program, the limit dashed, a cross where one died.
 
 Light and dark follow the reader's own setting. The page around it allows only its own style, by its hash, and
 draws the picture twice, wide and for a phone: small text would be unreadable.
@@ -34,7 +34,6 @@ from lowtide.units import format_bytes, format_seconds
 
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 14, 40, 34
 _HEADROOM = 1.1
-_LIMIT_TEXT = "limit of the box"
 _TICK_WIDTH = 76
 _CROSS = 6
 _ROW_HEIGHT = 20
@@ -107,9 +106,7 @@ def make_page(
 ) -> str:
     """One HTML file that needs nothing outside it."""
     style = _style("svg") + _PAGE_STYLE
-    facts = "".join(
-        f"<dt>{escape(name)}</dt><dd>{escape(value, 2000)}</dd>" for name, value in rows
-    )
+    facts = "".join(f"<dt>{escape(name)}</dt><dd>{coded(value, 2000)}</dd>" for name, value in rows)
     items = "".join(f"<li>{coded(remark, 2000)}</li>" for remark in remarks)
     policy = (
         f"default-src 'none'; style-src {source_hash(style)}; base-uri 'none'; form-action 'none'"
@@ -179,6 +176,9 @@ def _draw_panel(
         parts.append(draw_line(12, legend - 5, 34, legend - 5, f"curve c{colour}"))
         parts.append(_draw_end(23, legend - 5, curve, colour))
         parts.append(draw_text(42, legend, words, f"t{colour}"))
+    legend += _ROW_HEIGHT
+    parts.append(draw_line(12, legend - 5, 34, legend - 5, "limit"))
+    parts.append(draw_text(42, legend, "limit of the box", "limit-text"))
     return parts, legend + 10
 
 
@@ -211,7 +211,6 @@ def _draw_grid(x: Axis, y: Axis, limit_bytes: int) -> list[str]:
         *parts,
         draw_line(x.start, height, x.end, height, "limit"),
         draw_text(x.start - 8, height + 5, limit, "limit-text", anchor="end"),
-        draw_text(x.start + 4, height - 7, _LIMIT_TEXT, "limit-text"),
     ]
 
 
@@ -225,7 +224,7 @@ def _draw_end(x: float, y: float, curve: MemoryCurve, colour: int) -> str:
 def _table(title: str, header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     head = "".join(f"<th>{escape(cell)}</th>" for cell in header)
     body = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell, 2000)}</td>" for cell in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f"<td>{coded(cell, 2000)}</td>" for cell in row) + "</tr>" for row in rows
     )
     return (
         f'<h2>{escape(title)}</h2><div class="scroll" tabindex="0"><table><thead><tr>{head}</tr></thead>'

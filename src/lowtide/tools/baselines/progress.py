@@ -1,4 +1,4 @@
-"""Progress of a way in a small file: any number of processes append to it, and one reader adds up.
+"""Progress of a baseline in a small file: any number of processes append to it, and one reader adds up.
 
 5242880          this many more bytes of text are done
 = joining        the current stage
@@ -49,3 +49,18 @@ class Progress:
             os.write(number, f"{line}\n".encode())
         finally:
             os.close(number)
+
+
+def read_progress(path: Path) -> tuple[int | None, str, int | None]:
+    """Bytes of text that are done, stage and tokens, by all whole lines. None where a program does not tell."""
+    done_bytes, stage, tokens = None, "", None
+    text = path.read_text(errors="replace") if path.exists() else ""
+    for line in text.rpartition("\n")[0].splitlines():
+        kind, _, rest = line.partition(" ")
+        if kind == "=":
+            stage = rest
+        elif kind == "#" and rest.isdigit():
+            tokens = int(rest)
+        elif kind.isdigit():
+            done_bytes = (done_bytes or 0) + int(kind)
+    return done_bytes, stage, tokens

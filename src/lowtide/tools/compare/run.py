@@ -1,8 +1,8 @@
-"""`lowtide compare`: every way (a baseline or lowtide) alone in a box with a sample of the user's own text.
+"""`lowtide compare`: every program (the baselines and lowtide) alone in a box with a sample of the user's text.
 
-    sample ─► each way in a box: all of it, then a quarter (or less, if it died) ─► a line to the full input
+    sample ─► each program in a box: all of it, then a quarter (or less, if it died) ─► a line to the full input
 
-Nothing is left behind, whether it finishes or is interrupted, a way hangs or the disk is full.
+Nothing is left behind, whether it finishes or is interrupted, a program hangs or the disk is full.
 """
 
 from __future__ import annotations
@@ -28,17 +28,22 @@ from lowtide.settings import InputFormat
 from lowtide.source.find_inputs import describe_skipped, survey_inputs
 from lowtide.stages.watch_run import ShouldStop, never_stop
 from lowtide.tokenizer.vocabulary import load_vocabulary
-from lowtide.tools.compare.growth import Growth, SizedRun, fit_growth
+from lowtide.tools.compare.growth import Growth, fit_growth
+from lowtide.tools.compare.programs import (
+    Program,
+    Task,
+    budget_in,
+    choose_programs,
+    write_tokenizer,
+)
 from lowtide.tools.compare.run_boxed import (
     Boxed,
     BoxedJob,
     Moment,
-    ProgressFile,
+    raise_if_stopped,
     run_boxed,
 )
 from lowtide.tools.compare.sample import PARTS, TextSample, take_sample
-from lowtide.tools.compare.stops import refuse_to_go_on
-from lowtide.tools.compare.ways import Task, Way, choose_ways, write_tokenizer
 from lowtide.units import MIB, format_bytes, format_seconds
 
 Tell: TypeAlias = Callable[[str, bool], None]
@@ -47,7 +52,7 @@ Tell: TypeAlias = Callable[[str, bool], None]
 _PREFIX = "lowtide-compare-"
 _LEAST_LIMIT_BYTES = 64 * MIB
 _ENOUGH_LIMIT_BYTES = 512 * MIB
-"""In a box of this size every way finishes a small sample."""
+"""In a box of this size every program finishes a small sample."""
 _LEAST_SAMPLE_BYTES = 100_000
 _LONGEST_PLACE = 107 - len(
     "/lowtide-compare-4194304-12345678/nanogpt-16/tmp/pymp-12345678/listener-12345678"
@@ -65,32 +70,32 @@ class CompareSettings:
 
     sample_bytes: int = 200_000_000
     limit_bytes: int = 1 << 30
-    ways: tuple[str, ...] | None = None
+    programs: tuple[str, ...] | None = None
     tokenizer: str = "gpt2"
     column: str = "text"
     separator: str = "file"
     input_format: InputFormat | None = None
     timeout_seconds: float = 1800.0
-    """Limit for each run of a way."""
+    """Limit for each run of a program."""
     work: Path | None = None
     """Where the temporary folder is made; None for the system's own place."""
     keep: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class WayResult:
-    """All runs of one way, the first on the whole sample."""
+class ProgramResult:
+    """All runs of one program, the first on the whole sample."""
 
-    way: Way
-    runs: tuple[SizedRun, ...]
+    program: Program
+    runs: tuple[Boxed, ...]
     growth: Growth | None
     budget_bytes: int | None
-    """The `--memory` that lowtide was given; None for the others, which have no budget."""
+    """The `--memory` that lowtide was given; None for the baselines, which have no budget."""
 
     @property
     def whole(self) -> Boxed:
         """The run on the whole sample."""
-        return self.runs[0].found
+        return self.runs[0]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,14 +106,14 @@ class Comparison:
     how: str
     """What enforced the limit: "cgroup v1", "cgroup v2", or "sampled"."""
     sample: TextSample
-    results: tuple[WayResult, ...]
-    left_out: tuple[Way, ...]
-    """Ways whose packages are not installed."""
+    results: tuple[ProgramResult, ...]
+    left_out: tuple[Program, ...]
+    """Programs whose packages are not installed."""
     kept: Path | None
 
     def __repr__(self) -> str:
         limit, size = format_bytes(self.limit_bytes), format_bytes(self.sample.total_bytes)
-        ends = ", ".join(f"{one.way.name} {one.whole.ending}" for one in self.results)
+        ends = ", ".join(f"{one.program.name} {one.whole.ending}" for one in self.results)
         return f"<Comparison of {size} within {limit}: {ends}>"
 
 
@@ -121,32 +126,30 @@ def compare(
     should_stop: ShouldStop = never_stop,
     tell: Tell = lambda _line, _passing: None,
 ) -> Comparison:
-    """Run all ways, one after the other, each with this `environment`."""
-    refuse_to_go_on(should_stop())
+    """Run all programs, one after the other, each with this `environment`."""
+    raise_if_stopped(should_stop)
     _check(settings, machine)
-    ways = choose_ways(settings.ways)
-    _warn_of_long_path(_place(settings), ways, tell)
+    programs = choose_programs(settings.programs)
     vocabulary = load_vocabulary(settings.tokenizer)
     found = survey_inputs(inputs, input_format=settings.input_format)
-    files = found.files
     if found.skipped:
         tell(describe_skipped(found.skipped), False)
-    if any(item.stream for item in files):
+    if any(item.stream for item in found.files):
         raise UsageError("standard input can be read only once", remedy="name a file or a folder")
-    with _temporary_folder(settings, tell) as folder, _disk_errors(folder):
+    with _temporary_folder(settings, programs, tell) as folder, _disk_errors(folder):
         for name in ("tokenizer", "sample"):
             (folder / name).mkdir()
         write_tokenizer(vocabulary, folder / "tokenizer")
         tell(f"taking a sample of {format_bytes(settings.sample_bytes)}", True)
         sample = take_sample(
-            files,
+            found.files,
             folder / "sample",
             sample_bytes=settings.sample_bytes,
             column=settings.column,
             separator=settings.separator,
-            between=lambda: refuse_to_go_on(should_stop()),
+            between=lambda: raise_if_stopped(should_stop),
         )
-        runner = _WayRunner(
+        runner = _Runner(
             settings=settings,
             sample=sample,
             folder=folder,
@@ -154,20 +157,20 @@ def compare(
             should_stop=should_stop,
             tell=tell,
         )
-        results = tuple(runner.measure(way) for way in ways if not way.missing)
+        results = tuple(runner.measure(program) for program in programs if not program.missing)
     return Comparison(
         limit_bytes=settings.limit_bytes,
         how=runner.how,
         sample=sample,
         results=results,
-        left_out=tuple(way for way in ways if way.missing),
+        left_out=tuple(program for program in programs if program.missing),
         kept=folder if settings.keep else None,
     )
 
 
 @dataclass(slots=True, kw_only=True)
-class _WayRunner:
-    """Runs ways on the sample, one at a time, each in a box and a folder of its own."""
+class _Runner:
+    """Runs programs on the sample, one at a time, each in a box and a folder of its own."""
 
     settings: CompareSettings
     sample: TextSample
@@ -177,75 +180,131 @@ class _WayRunner:
     tell: Tell
     how: str = "sampled"
 
-    def measure(self, way: Way) -> WayResult:
-        """Run a way on the whole sample, and on as many parts of it as a line needs."""
-        runs = [self._run(way, PARTS)]
-        if runs[0].found.ending in ("finished", "died"):
-            died = runs[0].found.ending == "died"
-            runs += [self._run(way, size) for size in (_AFTER_DEATH if died else _AFTER_FINISH)]
-            if died and runs[1].found.ending == "died":
-                runs += [self._run(way, size) for size in _AFTER_TWO_DEATHS]
-        budget = self._task(way, runs[0].sixteenths).budget_bytes if way.ours else None
-        return WayResult(way=way, runs=tuple(runs), growth=fit_growth(runs), budget_bytes=budget)
-
-    def _task(self, way: Way, sixteenths: int) -> Task:
-        run = self.folder / f"{way.key}-{sixteenths:02d}"
-        return Task(
-            files=self.sample.first(sixteenths)[0],
-            tokenizer=self.folder / "tokenizer",
-            out=run / "out",
-            progress=run / "progress",
-            limit_bytes=self.settings.limit_bytes,
+    def measure(self, program: Program) -> ProgramResult:
+        """Run a program on the whole sample, and on as many parts of it as a line needs."""
+        runs = [self._run(program, PARTS)]
+        if runs[0].ending in ("finished", "died"):
+            died = runs[0].ending == "died"
+            runs += [self._run(program, size) for size in (_AFTER_DEATH if died else _AFTER_FINISH)]
+            if died and runs[1].ending == "died":
+                runs += [self._run(program, size) for size in _AFTER_TWO_DEATHS]
+        return ProgramResult(
+            program=program,
+            runs=tuple(runs),
+            growth=fit_growth(runs),
+            budget_bytes=budget_in(self.settings.limit_bytes) if program.ours else None,
         )
 
-    def _run(self, way: Way, sixteenths: int) -> SizedRun:
-        task, text_bytes = self._task(way, sixteenths), self.sample.first(sixteenths)[1]
-        work = task.out.parent
-        for folder in (task.out, work / "tmp"):
-            folder.mkdir(parents=True)
-        title = f"{way.name} on {format_bytes(text_bytes)}"
+    def _run(self, program: Program, sixteenths: int) -> Boxed:
+        work, limit_bytes = (
+            self.folder / f"{program.key}-{sixteenths:02d}",
+            self.settings.limit_bytes,
+        )
+        files, text_bytes = self.sample.first(sixteenths)
+        for name in ("out", "tmp"):
+            (work / name).mkdir(parents=True)
+        title = f"{program.name} on {format_bytes(text_bytes)}"
 
         def look(moment: Moment) -> None:
             share = f"{moment.share:.0%}, " if moment.share is not None else ""
             stage = f"{moment.stage}, " if moment.stage else ""
-            limit = format_bytes(self.settings.limit_bytes)
-            memory = f"{format_bytes(moment.private_bytes)} of {limit}"
-            words = f"{share}{stage}{memory}, {format_seconds(moment.seconds)}"
-            self.tell(f"{title}: {words}", True)
+            memory = f"{format_bytes(moment.private_bytes)} of {format_bytes(limit_bytes)}"
+            self.tell(f"{title}: {share}{stage}{memory}, {format_seconds(moment.seconds)}", True)
 
-        with open_box(self.settings.limit_bytes) as box:
+        task = Task(
+            files=files, tokenizer=self.folder / "tokenizer", work=work, limit_bytes=limit_bytes
+        )
+        job = BoxedJob(
+            command=program.command(task),
+            work=work,
+            text_bytes=text_bytes,
+            environment=child_environment(self.environment, work),
+            limit_bytes=limit_bytes,
+            timeout_seconds=self.settings.timeout_seconds,
+        )
+        with open_box(limit_bytes) as box:
             self.how = box.how if box else "sampled"
-            job = BoxedJob(
-                command=way.command(task),
-                work=work,
-                environment=_child_environment(self.environment, work),
-                limit_bytes=self.settings.limit_bytes,
-                timeout_seconds=self.settings.timeout_seconds,
-            )
-            progress = ProgressFile(task.progress, text_bytes)
-            found = run_boxed(job, box, progress, should_stop=self.should_stop, look=look)
-        if way.ours and way.job == "tokenize":
-            found = replace(found, tokens=_read_tokens(work / "stdout"))
+            found = run_boxed(job, box, should_stop=self.should_stop, look=look)
+        if program.ours and program.job == "tokenize":
+            found = replace(found, tokens=read_tokens(work / "stdout"))
         peak, duration = format_bytes(found.peak_private_bytes), format_seconds(found.seconds)
         self.tell(f"{title}: {found.in_words}, {peak} at most, {duration}", False)
         if not self.settings.keep:
             shutil.rmtree(work)
-        return SizedRun(sixteenths=sixteenths, text_bytes=text_bytes, found=found)
+        return found
+
+
+def child_environment(environment: Mapping[str, str], work: Path) -> dict[str, str]:
+    """An environment with caches and temporary files in the run's own folder, and without network."""
+    package = str(Path(lowtide.__file__).parent.parent)
+    paths = [package, *filter(None, [environment.get("PYTHONPATH")])]
+    folders = ("TMPDIR", "HF_HOME", "HF_DATASETS_CACHE", "XDG_CACHE_HOME")
+    offline = ("HF_HUB_OFFLINE", "HF_DATASETS_OFFLINE", "HF_DATASETS_DISABLE_PROGRESS_BARS")
+    return {
+        **environment,
+        "PYTHONPATH": os.pathsep.join(paths),
+        **dict.fromkeys(folders, str(work / "tmp")),
+        **dict.fromkeys(offline, "1"),
+    }
+
+
+def read_tokens(path: Path) -> int | None:
+    """Number of tokens in the output of `lowtide tokenize --json`."""
+    with suppress(ValueError, KeyError, OSError):
+        return int(json.loads(path.read_text(encoding="utf-8"))["tokens"])
+    return None
+
+
+def _check(settings: CompareSettings, machine: MemoryLimit) -> None:
+    """Refuse settings that make no sense, and a box that is larger than the machine allows."""
+    if settings.limit_bytes < _LEAST_LIMIT_BYTES:
+        raise DoesNotFitError(
+            f"in a box of {format_bytes(settings.limit_bytes)} not even the libraries fit",
+            remedy=f"pass `--limit {_ENOUGH_LIMIT_BYTES // MIB}MiB` or more",
+        )
+    if settings.sample_bytes < _LEAST_SAMPLE_BYTES:
+        raise UsageError(
+            f"a sample of {settings.sample_bytes} bytes shows nothing",
+            remedy="pass `--sample 20MB` or more",
+        )
+    if settings.timeout_seconds <= 0:
+        raise UsageError(
+            f"no program finishes within {settings.timeout_seconds:g} seconds",
+            remedy="pass `--timeout 600`, or leave it out",
+        )
+    if settings.limit_bytes > machine.total_bytes:
+        raise DoesNotFitError(
+            f"a box of {format_bytes(settings.limit_bytes)} is more than the "
+            f"{format_bytes(machine.total_bytes)} that {machine.source} allows",
+            remedy=f"pass `--limit {machine.total_bytes * 8 // 10 // MIB}MiB` or less",
+        )
 
 
 @contextmanager
-def _temporary_folder(settings: CompareSettings, tell: Tell) -> Iterator[Path]:
+def _temporary_folder(
+    settings: CompareSettings, programs: Sequence[Program], tell: Tell
+) -> Iterator[Path]:
     """A folder of our own, removed at the end unless `keep`; folders of killed comparisons go first."""
-    place = _place(settings)
+    place = (settings.work or Path(tempfile.gettempdir())).absolute()
+    uses_datasets = any("datasets" in one.needs and not one.missing for one in programs)
+    if uses_datasets and len(os.fsencode(place)) > _LONGEST_PLACE:
+        text = f"{place} is too long a path for the sockets of datasets, so its programs may fail"
+        tell(f"warning: {text}; pass a `--work` of at most {_LONGEST_PLACE} characters", False)
     with _disk_errors(place):
         place.mkdir(parents=True, exist_ok=True)
-        _check_free_space(place, settings.sample_bytes)
+        free, needed = shutil.disk_usage(place).free, _DISK_TIMES * settings.sample_bytes
+        if free < needed:
+            raise DoesNotFitError(
+                f"the sample and what the programs make of it take about {format_bytes(needed)}, and "
+                f"{format_bytes(free)} are free in {place}",
+                remedy="pass a `--work` on a larger disk, or a smaller `--sample`",
+            )
         remove_orphan_folders(place, _PREFIX)
         folder = Path(
             tempfile.mkdtemp(prefix=f"{process_folder_name(_PREFIX)}-", dir=place)
         ).absolute()
     if file_system(folder.resolve(), Path("/")) in IN_MEMORY:
-        text = f"{place} lies in memory, so what a way writes there counts as memory of its box"
+        text = f"{place} lies in memory, so what a program writes there counts as memory of its box"
         tell(f"warning: {text}; pass a `--work` on a disk", False)
     try:
         yield folder
@@ -268,75 +327,3 @@ def _disk_errors(folder: Path) -> Iterator[None]:
             if full
             else "allow this user to use it, or pass another `--work`",
         ) from cause
-
-
-def _check(settings: CompareSettings, machine: MemoryLimit) -> None:
-    """Refuse settings that make no sense, and a box that is larger than the machine allows."""
-    if settings.limit_bytes < _LEAST_LIMIT_BYTES:
-        raise DoesNotFitError(
-            f"in a box of {format_bytes(settings.limit_bytes)} not even the libraries fit",
-            remedy=f"pass `--limit {_ENOUGH_LIMIT_BYTES // MIB}MiB` or more",
-        )
-    if settings.sample_bytes < _LEAST_SAMPLE_BYTES:
-        raise UsageError(
-            f"a sample of {settings.sample_bytes} bytes shows nothing",
-            remedy="pass `--sample 20MB` or more",
-        )
-    if settings.timeout_seconds <= 0:
-        raise UsageError(
-            f"no way finishes within {settings.timeout_seconds:g} seconds",
-            remedy="pass `--timeout 600`, or leave it out",
-        )
-    if settings.limit_bytes > machine.total_bytes:
-        raise DoesNotFitError(
-            f"a box of {format_bytes(settings.limit_bytes)} is more than the "
-            f"{format_bytes(machine.total_bytes)} that {machine.source} allows",
-            remedy=f"pass `--limit {machine.total_bytes * 8 // 10 // MIB}MiB` or less",
-        )
-
-
-def _place(settings: CompareSettings) -> Path:
-    return (settings.work or Path(tempfile.gettempdir())).absolute()
-
-
-def _warn_of_long_path(place: Path, ways: Sequence[Way], tell: Tell) -> None:
-    """Warn of a long path: processes of datasets use sockets in our folder, and a socket's path is short."""
-    meet = any("datasets" in way.needs and not way.missing for way in ways)
-    if meet and len(os.fsencode(place)) > _LONGEST_PLACE:
-        text = f"{place} is too long a path for the sockets of datasets, whose ways may fail"
-        tell(f"warning: {text}; pass a `--work` of at most {_LONGEST_PLACE} characters", False)
-
-
-def _check_free_space(place: Path, sample_bytes: int) -> None:
-    free, needed = shutil.disk_usage(place).free, _DISK_TIMES * sample_bytes
-    if free < needed:
-        raise DoesNotFitError(
-            f"the sample and what the ways make of it take about {format_bytes(needed)}, and "
-            f"{format_bytes(free)} are free in {place}",
-            remedy="pass a `--work` on a larger disk, or a smaller `--sample`",
-        )
-
-
-def _child_environment(environment: Mapping[str, str], work: Path) -> dict[str, str]:
-    """An environment with caches and temporary files in the run's own folder, and without network."""
-    package = str(Path(lowtide.__file__).parent.parent)
-    paths = [package, *filter(None, [environment.get("PYTHONPATH")])]
-    cache = str(work / "tmp")
-    return {
-        **environment,
-        "PYTHONPATH": os.pathsep.join(paths),
-        "TMPDIR": cache,
-        "HF_HOME": cache,
-        "HF_DATASETS_CACHE": cache,
-        "HF_HUB_OFFLINE": "1",
-        "HF_DATASETS_OFFLINE": "1",
-        "HF_DATASETS_DISABLE_PROGRESS_BARS": "1",
-        "XDG_CACHE_HOME": cache,
-    }
-
-
-def _read_tokens(path: Path) -> int | None:
-    """Number of tokens in the output of `lowtide tokenize --json`."""
-    with suppress(ValueError, KeyError, OSError):
-        return int(json.loads(path.read_text(encoding="utf-8"))["tokens"])
-    return None

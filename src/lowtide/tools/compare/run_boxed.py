@@ -1,15 +1,13 @@
-"""Run one way alone in a box: its memory over time, how far it came, and how it ended.
+"""Run one program alone in a box: its memory over time, how far it came, and how it ended.
 
-If no cgroup can be made, memory is sampled, and a way above the limit is killed. A limit on data backs that up,
-against growth between two samples.
+If no cgroup can be made, memory is sampled, and a program above the limit is killed. A limit on data backs
+that up, against growth between two samples.
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -18,19 +16,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from lowtide.child import kill_session, python_command
-from lowtide.errors import DoesNotFitError
+from lowtide.child import kill_session
+from lowtide.errors import DoesNotFitError, InterruptedRun, StoppedError
 from lowtide.guard.box import Box
 from lowtide.memory.meter import measure_tree
 from lowtide.stages.watch_run import ShouldStop, never_stop
-from lowtide.tools.compare.stops import refuse_to_go_on
+from lowtide.tools.baselines.progress import read_progress
+from lowtide.tools.end_with_parent import ended_with_parent
 
 Ending: TypeAlias = Literal["finished", "died", "refused", "failed", "too slow"]
 Look: TypeAlias = Callable[["Moment"], None]
 
 _INTERVAL_SECONDS, _LONGEST_INTERVAL_SECONDS = 0.05, 0.2
 _COST_TIMES = 6
-"""A large process tree is measured less often: measuring takes time that the way may need."""
+"""A large process tree is measured less often: measuring takes time that the program may need."""
 _DEATH_SECONDS = 1.0
 """A process that is being killed gives back its memory; samples of that are not drawn."""
 _DATA_TIMES = 2
@@ -45,7 +44,8 @@ class BoxedJob:
 
     command: list[str]
     work: Path
-    """Folder in which it runs and its output is kept."""
+    """Folder in which it runs. Its output is kept there, and its file `progress` is read."""
+    text_bytes: int
     environment: Mapping[str, str]
     limit_bytes: int
     timeout_seconds: float
@@ -53,13 +53,14 @@ class BoxedJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Moment:
-    """The state of a way while it runs."""
+    """The state of a program while it runs."""
 
     seconds: float
     private_bytes: int
     share: float | None
-    """Share of the text that is done; None if the way does not report it."""
+    """Share of the text that is done; None if the program does not report it."""
     stage: str
+    tokens: int | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,7 @@ class Boxed:
     """How a run in a box ended, and what it took; all of it measured."""
 
     ending: Ending
+    text_bytes: int
     seconds: float
     peak_private_bytes: int
     peak_charged_bytes: int | None
@@ -93,72 +95,29 @@ class Boxed:
         }[self.ending]
 
 
-class ProgressFile:
-    """Adds up the progress that a way appends to its file; a way without such a file has none."""
-
-    def __init__(self, path: Path, text_bytes: int) -> None:
-        self._path = path
-        self._text_bytes = text_bytes
-        self._done_bytes: int | None = None
-        self._position = 0
-        self.stage = ""
-        self.tokens: int | None = None
-
-    @property
-    def share(self) -> float | None:
-        if self._done_bytes is None:
-            return None
-        return min(1.0, self._done_bytes / max(1, self._text_bytes))
-
-    def read_on(self) -> None:
-        """Read the whole lines that are new."""
-        try:
-            with self._path.open("rb") as file:
-                file.seek(self._position)
-                lines = file.read().rpartition(b"\n")[0]
-        except OSError:
-            return
-        self._position += len(lines) + bool(lines)
-        for line in lines.decode(errors="replace").splitlines():
-            self._take(line)
-
-    def _take(self, line: str) -> None:
-        kind, _, rest = line.partition(" ")
-        if kind == "=":
-            self.stage = rest
-        elif kind == "#" and rest.isdigit():
-            self.tokens = int(rest)
-        elif kind.isdigit():
-            self._done_bytes = (self._done_bytes or 0) + int(kind)
-
-
 @dataclass(slots=True, kw_only=True)
 class _BoxedRun:
-    """A way that runs, and what was measured so far."""
+    """A program that runs, and what was measured so far."""
 
     job: BoxedJob
     box: Box | None
-    progress: ProgressFile
     started: float
     points: list[tuple[float, int]] = field(default_factory=list)
-    peak_bytes: int = 0
     over_limit: bool = False
     too_slow: bool = False
 
     def measure(self, pid: int) -> Moment:
-        """Measure once. One killed process makes a way dead, even if its others wait for that one for ever."""
+        """Measure once. One killed process is the program's death, even if others wait for that one."""
         seconds, used = time.monotonic() - self.started, measure_tree(pid).private_bytes
-        self.progress.read_on()
         if used:
             self.points.append((seconds, used))
-            self.peak_bytes = max(self.peak_bytes, used)
         self.too_slow = seconds > self.job.timeout_seconds
         self.over_limit = self.box.oom_kills() > 0 if self.box else used > self.job.limit_bytes
-        share, stage = self.progress.share, self.progress.stage
-        return Moment(seconds=seconds, private_bytes=used, share=share, stage=stage)
+        return self._moment(seconds, used)
 
-    def result(self, code: int, seconds: float) -> Boxed:
+    def result(self, code: int) -> Boxed:
         """How it ended: by its exit code, and by what was measured before."""
+        at_end = self._moment(time.monotonic() - self.started, 0)
         complaint = _last_line(self.job.work / "stderr")
         was_killed = self.over_limit or (self.box is not None and self.box.oom_kills() > 0)
         ending: Ending = "finished" if code == 0 else "failed"
@@ -170,30 +129,44 @@ class _BoxedRun:
             ending = "refused"
         return Boxed(
             ending=ending,
-            seconds=seconds,
-            peak_private_bytes=self.peak_bytes,
+            text_bytes=self.job.text_bytes,
+            seconds=at_end.seconds,
+            peak_private_bytes=max((used for _, used in self.points), default=0),
             peak_charged_bytes=self.box.peak_charged_bytes() if self.box else None,
-            share=1.0 if ending == "finished" else self.progress.share,
-            stage=self.progress.stage,
-            tokens=self.progress.tokens,
+            share=1.0 if ending == "finished" else at_end.share,
+            stage=at_end.stage,
+            tokens=at_end.tokens,
             points=thin_out(_up_to_death(self.points) if ending == "died" else self.points),
             complaint=complaint if ending in ("failed", "refused") else "",
+        )
+
+    def _moment(self, seconds: float, private_bytes: int) -> Moment:
+        done_bytes, stage, tokens = read_progress(self.job.work / "progress")
+        all_bytes = max(1, self.job.text_bytes)
+        return Moment(
+            seconds=seconds,
+            private_bytes=private_bytes,
+            share=None if done_bytes is None else min(1.0, done_bytes / all_bytes),
+            stage=stage,
+            tokens=tokens,
         )
 
 
 def run_boxed(
     job: BoxedJob,
     box: Box | None,
-    progress: ProgressFile,
     *,
     should_stop: ShouldStop = never_stop,
     look: Look = lambda _moment: None,
 ) -> Boxed:
-    """Run a way until it ends or must be ended; none of its processes is alive afterwards."""
+    """Run a program until it ends or must be ended; none of its processes is alive afterwards."""
     with (job.work / "stderr").open("wb") as messages, (job.work / "stdout").open("wb") as output:
-        run = _BoxedRun(job=job, box=box, progress=progress, started=time.monotonic())
+        run = _BoxedRun(job=job, box=box, started=time.monotonic())
+        command = ended_with_parent(
+            job.command, data_limit_bytes=0 if box else _DATA_TIMES * job.limit_bytes
+        )
         process = subprocess.Popen(
-            _command_in_box(job, box),
+            box.command_inside(command) if box else command,
             cwd=job.work,
             env=job.environment,
             stdin=subprocess.DEVNULL,
@@ -203,40 +176,35 @@ def run_boxed(
         )
         try:
             while process.poll() is None and not (run.over_limit or run.too_slow):
-                refuse_to_go_on(should_stop())
+                raise_if_stopped(should_stop)
                 began = time.monotonic()
                 look(run.measure(process.pid))
                 pause = max(_INTERVAL_SECONDS, _COST_TIMES * (time.monotonic() - began))
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     process.wait(timeout=min(pause, _LONGEST_INTERVAL_SECONDS))
         finally:
-            _kill(process, box)
-        seconds = time.monotonic() - run.started
-    progress.read_on()
-    return run.result(process.returncode, seconds)
+            _kill(process)
+        return run.result(process.returncode)
 
 
-def _command_in_box(job: BoxedJob, box: Box | None) -> list[str]:
-    if sys.platform == "win32":
-        return job.command  # there is no exec
-    data_limit_bytes = 0 if box else _DATA_TIMES * job.limit_bytes
-    module = "lowtide.tools.baselines.start"
-    started = python_command("-m", module, str(data_limit_bytes), *job.command)
-    return box.command_inside(started) if box else started
+def raise_if_stopped(should_stop: ShouldStop) -> None:
+    """Raise the error that ends the whole comparison, if somebody asked for a stop."""
+    reason = should_stop()
+    if reason is not None:
+        raise (InterruptedRun if reason == "interrupted" else StoppedError)(
+            "stopped; all programs were ended and their files removed",
+            remedy="run the same command again: it starts from the beginning, since nothing was kept",
+        )
 
 
-def _kill(process: subprocess.Popen[bytes], box: Box | None) -> None:
-    """Kill the whole session, and processes that left it but are still in the box."""
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """Kill the whole session; what left it dies with its box."""
     if sys.platform == "win32":
         import psutil  # there are no sessions there
 
         for member in psutil.Process(process.pid).children(recursive=True):
             member.kill()
     kill_session(process)
-    if sys.platform != "win32":
-        for pid in box.members() if box else []:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
 
 
 def _last_line(path: Path) -> str:

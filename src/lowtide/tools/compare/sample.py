@@ -1,6 +1,6 @@
 """The beginning of the user's own input, cut between documents, as JSON lines in sixteen files of similar size.
 
-The first four files are a quarter, the first two an eighth: every way runs on several sizes, and no text is
+The first four files are a quarter, the first two an eighth: every program runs on several sizes, and no text is
 written twice.
 """
 
@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
 
 from lowtide.errors import DataError
 from lowtide.source.find_inputs import InputFile, InputKind
@@ -29,7 +29,7 @@ _ENOUGH = 0.95
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TextSample:
-    """The text that all ways are given."""
+    """The text that all programs are given."""
 
     files: tuple[Path, ...]
     text_bytes: tuple[int, ...]
@@ -108,18 +108,68 @@ def _write(
     settings: ReadSettings,
     between: Callable[[], None],
 ) -> TextSample:
-    blocks = read_blocks(inputs, settings, start=Cursor(file=0, position=0))
-    with _Parts(folder, sample_bytes) as parts:
-        documents = _Documents(settings)
-        for block in blocks:
+    """Fill the sixteen files one after the other; a document goes into the one in which it begins."""
+    paths = tuple(folder / f"part-{number:02d}.jsonl" for number in range(PARTS))
+    text_bytes, count, input_share = [0] * PARTS, 0, 1.0
+    documents = _Documents(settings)
+    with ExitStack() as stack:
+        files = [stack.enter_context(path.open("wb")) for path in paths]
+        for text, block in documents.read(inputs, between):
+            at = min(PARTS - 1, sum(text_bytes) * PARTS // sample_bytes)
+            line = json.dumps({"text": text.decode()}, ensure_ascii=False)
+            files[at].write(line.encode() + b"\n")
+            text_bytes[at] += len(text)
+            count += 1
+            if block is not None and sum(text_bytes) >= sample_bytes:
+                input_share = _share_before(inputs, block)
+                break
+    return TextSample(
+        files=paths,
+        text_bytes=tuple(text_bytes),
+        documents=count,
+        cut_documents=documents.cut_count,
+        replaced=documents.replaced,
+        input_share=input_share,
+    )
+
+
+class _Documents:
+    """Joins documents that were split between blocks, up to a block's length."""
+
+    def __init__(self, settings: ReadSettings) -> None:
+        self._settings = settings
+        self._open = b""
+        self.cut_count = 0
+        self.replaced = 0
+
+    def read(
+        self, inputs: Sequence[InputFile], between: Callable[[], None]
+    ) -> Iterator[tuple[bytes, Block | None]]:
+        """Every document with the block that it ends in; a long one in pieces. The last has no block."""
+        for block in read_blocks(inputs, self._settings, start=Cursor(file=0, position=0)):
             between()
-            for text in documents.of(block):
-                parts.add(text)
-                if parts.are_full:
-                    return parts.sealed(documents, _share_before(inputs, block))
-        for text in documents.rest():
-            parts.add(text)
-        return parts.sealed(documents, 1.0)
+            self.replaced += block.bad_count
+            *whole, rest = block.text.split(self._settings.delimiter)
+            for text in whole:
+                if self._open or text:
+                    yield self._open + text, block
+                self._open = b""
+            self._open += rest
+            for piece in self._cut():
+                yield piece, block
+        if self._open:
+            yield self._open, None
+
+    def _cut(self) -> Iterator[bytes]:
+        """Pieces of the open document, until it is shorter than a block."""
+        longest_bytes = self._settings.block_bytes
+        while len(self._open) >= longest_bytes:
+            cut = last_safe_cut(self._open[:longest_bytes], self._settings.cut_rule)
+            if not cut:
+                return
+            self.cut_count += 1
+            yield self._open[:cut]
+            self._open = self._open[cut:]
 
 
 def _share_before(inputs: Sequence[InputFile], block: Block) -> float:
@@ -132,82 +182,3 @@ def _share_before(inputs: Sequence[InputFile], block: Block) -> float:
         before = sum(item.size_bytes for item in inputs[: at.file])
         done = before + round(file.size_bytes * at.position / max(1, measure_extent(file)))
     return min(1.0, max(1, done) / stored)
-
-
-class _Documents:
-    """Joins documents that were split between blocks, up to a block's length."""
-
-    def __init__(self, settings: ReadSettings) -> None:
-        self._delimiter = settings.delimiter
-        self._longest_bytes = settings.block_bytes
-        self._cut_rule = settings.cut_rule
-        self._open = b""
-        self.cut_count = 0
-        self.replaced = 0
-
-    def of(self, block: Block) -> Iterator[bytes]:
-        """The whole documents of a block; a long one in pieces."""
-        self.replaced += block.bad_count
-        *whole, rest = block.text.split(self._delimiter)
-        for text in whole:
-            if self._open or text:
-                yield self._open + text
-            self._open = b""
-        self._open += rest
-        while len(self._open) >= self._longest_bytes:
-            cut = last_safe_cut(self._open[: self._longest_bytes], self._cut_rule)
-            if not cut:
-                return
-            self.cut_count += 1
-            yield self._open[:cut]
-            self._open = self._open[cut:]
-
-    def rest(self) -> Iterator[bytes]:
-        """The last document of the input."""
-        text, self._open = self._open, b""
-        if text:
-            yield text
-
-
-class _Parts:
-    """Sixteen files, filled one after the other."""
-
-    def __init__(self, folder: Path, sample_bytes: int) -> None:
-        self._paths = tuple(folder / f"part-{number:02d}.jsonl" for number in range(PARTS))
-        self._sample_bytes = sample_bytes
-        self._text_bytes = [0] * PARTS
-        self._documents = 0
-        self._files: list[BinaryIO] = []
-
-    def __enter__(self) -> _Parts:
-        self._files = [path.open("wb") for path in self._paths]
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for file in self._files:
-            file.close()
-
-    @property
-    def are_full(self) -> bool:
-        return sum(self._text_bytes) >= self._sample_bytes
-
-    def add(self, text: bytes) -> None:
-        """Write a document into the part in which it begins."""
-        at = min(PARTS - 1, sum(self._text_bytes) * PARTS // self._sample_bytes)
-        line = json.dumps({"text": text.decode()}, ensure_ascii=False)
-        self._files[at].write(line.encode() + b"\n")
-        self._text_bytes[at] += len(text)
-        self._documents += 1
-
-    def sealed(self, documents: _Documents, input_share: float) -> TextSample:
-        """The finished sample, with all bytes handed to the system."""
-        for file in self._files:
-            file.flush()
-        return TextSample(
-            files=self._paths,
-            text_bytes=tuple(self._text_bytes),
-            documents=self._documents,
-            cut_documents=documents.cut_count,
-            replaced=documents.replaced,
-            input_share=input_share,
-        )

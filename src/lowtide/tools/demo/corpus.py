@@ -2,7 +2,8 @@
 
     python -m lowtide.tools.demo.corpus corpus.parquet /usr/lib/python3.11
 
-One row for each file, in the order of their names, so that the same Python gives the same bytes.
+One row for each file, in the order of their names, so that the same Python gives the same bytes. A file that
+is there already is kept: what was made from it would not belong to a new one.
 """
 
 from __future__ import annotations
@@ -10,37 +11,35 @@ from __future__ import annotations
 import io
 import json
 import os
+import platform
 import sys
 import tokenize
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lowtide.errors import LowtideError, UsageError
-from lowtide.storage.publish import publish, storage_errors, sync_file
+from lowtide.storage.publish import partial_path, publish, storage_errors, sync_file
 from lowtide.units import MIB
 
 _NOT_OF_THE_LIBRARY = frozenset({"site-packages", "dist-packages", "__pycache__"})
 _GROUP_BYTES = 4 * MIB
 """Amount of text that is held at a time."""
+_FACTS = "lowtide-demo"
+"""Key of the parquet file's metadata that holds what `write_corpus` returns."""
+
+Facts = dict[str, str | int]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CorpusFacts:
-    """What the corpus was made of."""
+def write_corpus(path: Path, library: Path) -> Facts:
+    """Write all sources below `library` to `path`, whole and durable. Raises UsageError if there are none.
 
-    files: int
-    text_bytes: int
-    left_out: int
-    """Files that are not text in the encoding that they declare: the library has some for its own tests."""
-
-
-def write_corpus(path: Path, library: Path) -> CorpusFacts:
-    """Write all sources below `library` to `path`, whole and durable. Raises UsageError if there are none."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    Returns the release of Python, the number of files and bytes, and how many files were left out because they
+    are not text in the encoding that they declare: the library has some for its own tests.
+    """
+    partial = partial_path(path)
     try:
         facts = _write_rows(partial, library)
-        if not facts.files:
+        if not facts["files"]:
             raise UsageError(
                 f"{library} holds no sources of Python's standard library",
                 remedy="use a Python that has them, or begin with your own text: "
@@ -52,7 +51,21 @@ def write_corpus(path: Path, library: Path) -> CorpusFacts:
     return facts
 
 
-def _write_rows(partial: Path, library: Path) -> CorpusFacts:
+def read_facts(path: Path) -> Facts:
+    """What `write_corpus` returned for the file. Raises UsageError for any other file."""
+    import pyarrow.parquet as pq
+
+    try:
+        with storage_errors(path, doing="read"):
+            facts: Facts = json.loads(pq.read_metadata(path).metadata[_FACTS.encode()])
+    except (ValueError, TypeError, KeyError) as cause:
+        raise UsageError(
+            f"{path} is not the demo's text", remedy="move it away, and run the same command again"
+        ) from cause
+    return facts
+
+
+def _write_rows(partial: Path, library: Path) -> Facts:
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -61,38 +74,35 @@ def _write_rows(partial: Path, library: Path) -> CorpusFacts:
     with storage_errors(partial), partial.open("wb") as file:
         with pq.ParquetWriter(file, schema, compression="zstd") as writer:
             for group in _groups(library):
-                rows = [(name, text) for name, text in group if text is not None]
+                rows = {name: text for name, text in group.items() if text is not None}
                 left_out += len(group) - len(rows)
                 files += len(rows)
-                text_bytes += sum(len(text.encode()) for _, text in rows)
-                names, texts = [row[0] for row in rows], [row[1] for row in rows]
-                writer.write_table(pa.table({"path": names, "text": texts}, schema=schema))
+                text_bytes += sum(len(text.encode()) for text in rows.values())
+                columns = {"path": list(rows), "text": list(rows.values())}
+                writer.write_table(pa.table(columns, schema=schema))
+            facts: Facts = {
+                "python": ".".join(platform.python_version_tuple()[:2]),
+                "files": files,
+                "text_bytes": text_bytes,
+                "left_out": left_out,
+            }
+            writer.add_key_value_metadata({_FACTS: json.dumps(facts)})
         sync_file(file.fileno())
-    return CorpusFacts(files=files, text_bytes=text_bytes, left_out=left_out)
+    return facts
 
 
-def _groups(library: Path) -> Iterator[list[tuple[str, str | None]]]:
-    """Names and texts, a few megabytes at a time; None for what is not text."""
-    group: list[tuple[str, str | None]] = []
-    held_bytes = 0
-    for source in _sources(library):
-        text = _decoded(source)
-        group.append((source.relative_to(library).as_posix(), text))
-        held_bytes += len(text or "")
-        if held_bytes >= _GROUP_BYTES:
-            yield group
-            group, held_bytes = [], 0
-    if group:
-        yield group
-
-
-def _sources(library: Path) -> Iterator[Path]:
-    """Every `.py` of the library itself, by name."""
+def _groups(library: Path) -> Iterator[dict[str, str | None]]:
+    """Names and texts of the library's own sources, a few megabytes at a time; None for what is not text."""
+    group: dict[str, str | None] = {}
     for folder, below, names in os.walk(library):
         below[:] = sorted(set(below) - _NOT_OF_THE_LIBRARY)
-        for name in sorted(names):
-            if name.endswith(".py"):
-                yield Path(folder, name)
+        for source in (Path(folder, name) for name in sorted(names) if name.endswith(".py")):
+            group[source.relative_to(library).as_posix()] = _decoded(source)
+            if sum(len(text or "") for text in group.values()) >= _GROUP_BYTES:
+                yield group
+                group = {}
+    if group:
+        yield group
 
 
 def _decoded(source: Path) -> str | None:
@@ -107,11 +117,13 @@ def _decoded(source: Path) -> str | None:
 
 
 def main(out: str, library: str) -> None:
+    path = Path(out)
     try:
-        facts = write_corpus(Path(out), Path(library))
+        already_done = path.exists()
+        facts = read_facts(path) if already_done else write_corpus(path, Path(library))
     except LowtideError as error:
         sys.exit(f"error: {error.problem}\nhint: {error.remedy}")
-    sys.stdout.write(json.dumps(asdict(facts)) + "\n")
+    sys.stdout.write(json.dumps({"already_done": already_done, **facts}) + "\n")
 
 
 if __name__ == "__main__":

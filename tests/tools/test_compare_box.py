@@ -1,4 +1,4 @@
-"""Whatever a way does in its box, its end is told rightly, and nothing of it is alive afterwards."""
+"""Whatever a program does in its box, its end is named rightly, and nothing of it is alive afterwards."""
 
 from __future__ import annotations
 
@@ -18,7 +18,6 @@ from lowtide.tools.compare.run_boxed import (
     Boxed,
     BoxedJob,
     Moment,
-    ProgressFile,
     run_boxed,
     thin_out,
 )
@@ -58,12 +57,12 @@ def run(
     job = BoxedJob(
         command=[sys.executable, "-c", *code],
         work=work,
+        text_bytes=1000,
         environment=os.environ,
         limit_bytes=limit_bytes,
         timeout_seconds=timeout_seconds,
     )
-    progress = ProgressFile(work / "progress", 1000)
-    return run_boxed(job, box, progress, should_stop=should_stop, look=look)
+    return run_boxed(job, box, should_stop=should_stop, look=look)
 
 
 def is_gone(work: Path) -> bool:
@@ -101,7 +100,7 @@ def test_a_jump_between_two_looks_meets_a_wall(tmp_path: Path) -> None:
     assert found.peak_private_bytes < 2 * 128 * MIB
 
 
-def test_a_way_that_lost_a_process_is_dead_even_if_it_waits_for_it(tmp_path: Path) -> None:
+def test_a_program_that_lost_a_process_has_died_even_if_it_waits_for_it(tmp_path: Path) -> None:
     with open_box(128 * MIB) as box:
         if box is None:
             pytest.skip("no cgroup can be made here")
@@ -111,7 +110,7 @@ def test_a_way_that_lost_a_process_is_dead_even_if_it_waits_for_it(tmp_path: Pat
 
 
 @pytest.mark.parametrize("seconds", ["0", "60"], ids=["it ended", "it hangs"])
-def test_what_a_way_leaves_behind_is_ended_with_it(tmp_path: Path, seconds: str) -> None:
+def test_what_a_program_leaves_behind_is_ended_with_it(tmp_path: Path, seconds: str) -> None:
     found = run(tmp_path, LEAVE_A_CHILD, seconds, timeout_seconds=1.0)
     assert found.ending == ("finished" if seconds == "0" else "too slow")
     assert is_gone(tmp_path)
@@ -120,7 +119,7 @@ def test_what_a_way_leaves_behind_is_ended_with_it(tmp_path: Path, seconds: str)
 @pytest.mark.parametrize(
     ("reason", "kind"), [("interrupted", InterruptedRun), ("terminated", StoppedError)]
 )
-def test_a_stop_ends_the_way_and_is_told(
+def test_a_stop_ends_the_program(
     tmp_path: Path, reason: StopReason, kind: type[StoppedError]
 ) -> None:
     def asked() -> StopReason | None:

@@ -1,4 +1,4 @@
-"""Every way does the same work: the tokens that lowtide makes, or a tokenizer of the same size."""
+"""Every program does the same work: the tokens that lowtide makes, or a tokenizer of the same size."""
 
 from __future__ import annotations
 
@@ -16,20 +16,29 @@ from lowtide.errors import UsageError
 from lowtide.guard.box import open_box
 from lowtide.tokenizer.reference import make_reference
 from lowtide.tokenizer.vocabulary import load_vocabulary
-from lowtide.tools.compare.run import _child_environment, _read_tokens
-from lowtide.tools.compare.run_boxed import Boxed, BoxedJob, ProgressFile, run_boxed
-from lowtide.tools.compare.ways import WAYS, Task, Way, choose_ways, write_tokenizer
+from lowtide.tools.compare.programs import (
+    PROGRAMS,
+    Program,
+    Task,
+    choose_programs,
+    write_tokenizer,
+)
+from lowtide.tools.compare.run import (
+    child_environment,
+    read_tokens,
+)
+from lowtide.tools.compare.run_boxed import Boxed, BoxedJob, run_boxed
 from lowtide.units import GIB
 
 TEXTS = [
     f"Line {number} speaks of tides, 潮 and {number * 7919} boats.\n" for number in range(3000)
 ]
 TEXT_BYTES = sum(len(text.encode()) for text in TEXTS)
-BY_KEY = {way.key: way for way in WAYS}
+BY_KEY = {program.key: program for program in PROGRAMS}
 
 
-def run(way: Way, folder: Path, tokenizer: str = "gpt2") -> tuple[Boxed, Path]:
-    """The way on some 150 kB in two files, in a box if there is one; and where it wrote."""
+def run(program: Program, folder: Path, tokenizer: str = "gpt2") -> tuple[Boxed, Path]:
+    """The program on some 150 kB in two files, in a box if there is one; and where it wrote."""
     for name in ("tokenizer", "out", "tmp"):
         (folder / name).mkdir()
     write_tokenizer(load_vocabulary(tokenizer), folder / "tokenizer")
@@ -39,21 +48,21 @@ def run(way: Way, folder: Path, tokenizer: str = "gpt2") -> tuple[Boxed, Path]:
     task = Task(
         files=files,
         tokenizer=folder / "tokenizer",
-        out=folder / "out",
-        progress=folder / "progress",
+        work=folder,
         limit_bytes=GIB,
     )
     job = BoxedJob(
-        command=way.command(task),
+        command=program.command(task),
         work=folder,
-        environment=_child_environment(os.environ, folder),
+        text_bytes=TEXT_BYTES,
+        environment=child_environment(os.environ, folder),
         limit_bytes=GIB,
         timeout_seconds=100,
     )
     with open_box(GIB) as box:
-        found = run_boxed(job, box, ProgressFile(task.progress, TEXT_BYTES))
+        found = run_boxed(job, box)
     assert found.ending == "finished", (folder / "stderr").read_text()
-    return found, task.out
+    return found, folder / "out"
 
 
 @pytest.fixture
@@ -68,18 +77,17 @@ def ours(tmp_path_factory: pytest.TempPathFactory) -> int:
     """How many tokens lowtide makes of the text."""
     folder = tmp_path_factory.mktemp("ours")
     run(BY_KEY["lowtide"], folder)
-    tokens = _read_tokens(folder / "stdout")
+    tokens = read_tokens(folder / "stdout")
     assert tokens is not None
     return tokens
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("key", ["list", "pool", "map", "nanogpt"])
-def test_the_usual_ways_make_our_tokens_and_tell_how_far_they_are(
+def test_the_baselines_make_our_tokens_and_tell_how_far_they_are(
     key: str, ours: int, short_folder: Path
 ) -> None:
-    way = BY_KEY[key]
-    found, out = run(way, short_folder)
+    found, out = run(BY_KEY[key], short_folder)
     assert found.tokens == ours
     lines = (short_folder / "progress").read_text().splitlines()
     told = sum(int(line) for line in lines if line.isdigit())
@@ -118,9 +126,9 @@ def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None
     assert BY_KEY["lowtide"].missing == []
 
 
-def test_ways_are_chosen_by_name_in_our_order() -> None:
-    assert choose_ways(None) == WAYS
-    assert [way.key for way in choose_ways(["lowtide", "list"])] == ["list", "lowtide"]
+def test_programs_are_chosen_by_name_in_our_order() -> None:
+    assert choose_programs(None) == PROGRAMS
+    assert [program.key for program in choose_programs(["lowtide", "list"])] == ["list", "lowtide"]
     for wrong in (["lisp"], []):
         with pytest.raises(UsageError):
-            choose_ways(wrong)
+            choose_programs(wrong)

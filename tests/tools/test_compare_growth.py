@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lowtide.tools.compare.growth import SizedRun, fit_growth
+from lowtide.tools.compare.growth import fit_growth
 from lowtide.tools.compare.run_boxed import Boxed, Ending
 
 sizes = st.integers(min_value=1, max_value=10**12)
@@ -14,9 +14,10 @@ sizes = st.integers(min_value=1, max_value=10**12)
 
 def measured(
     text_bytes: int, peak_bytes: int, seconds: float = 1.0, ending: Ending = "finished"
-) -> SizedRun:
-    found = Boxed(
+) -> Boxed:
+    return Boxed(
         ending=ending,
+        text_bytes=text_bytes,
         seconds=seconds,
         peak_private_bytes=peak_bytes,
         peak_charged_bytes=None,
@@ -26,7 +27,6 @@ def measured(
         points=(),
         complaint="",
     )
-    return SizedRun(sixteenths=16, text_bytes=text_bytes, found=found)
 
 
 @given(start=sizes, slope=st.integers(min_value=0, max_value=100), size=sizes)

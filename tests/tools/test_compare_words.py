@@ -9,22 +9,21 @@ from pathlib import Path
 import pytest
 
 from lowtide.svg import MemoryCurve
-from lowtide.tools.compare.growth import Growth, SizedRun
-from lowtide.tools.compare.run import Comparison, WayResult
+from lowtide.tools.compare.growth import Growth
+from lowtide.tools.compare.programs import PROGRAMS
+from lowtide.tools.compare.run import Comparison, ProgramResult
 from lowtide.tools.compare.run_boxed import Boxed, Ending
 from lowtide.tools.compare.sample import TextSample
-from lowtide.tools.compare.ways import WAYS
 from lowtide.tools.compare.words import (
     curves,
     introduce,
     record,
     remarks,
-    short_note,
     tables,
 )
 from lowtide.units import GIB, MIB
 
-BY_KEY = {way.key: way for way in WAYS}
+BY_KEY = {program.key: program for program in PROGRAMS}
 SAMPLE = TextSample(
     files=(Path("a"),) * 16,
     text_bytes=(MIB,) * 16,
@@ -38,6 +37,7 @@ SAMPLE = TextSample(
 def boxed(ending: Ending = "finished", *, tokens: int | None = None, seconds: float = 4.0) -> Boxed:
     return Boxed(
         ending=ending,
+        text_bytes=16 * MIB,
         seconds=seconds,
         peak_private_bytes=100 * MIB,
         peak_charged_bytes=None,
@@ -49,25 +49,24 @@ def boxed(ending: Ending = "finished", *, tokens: int | None = None, seconds: fl
     )
 
 
-def measured(text_bytes: int, *, peak_bytes: int, seconds: float) -> SizedRun:
-    found = replace(boxed(seconds=seconds), peak_private_bytes=peak_bytes)
-    return SizedRun(sixteenths=text_bytes // MIB, text_bytes=text_bytes, found=found)
+def measured(text_bytes: int, *, peak_bytes: int, seconds: float) -> Boxed:
+    return replace(boxed(seconds=seconds), text_bytes=text_bytes, peak_private_bytes=peak_bytes)
 
 
-def result(key: str, whole: Boxed, *, peak: int = 100 * MIB) -> WayResult:
+def result(key: str, whole: Boxed, *, peak: int = 100 * MIB) -> ProgramResult:
     growth = Growth(
         smaller=measured(4 * MIB, peak_bytes=50 * MIB, seconds=1),
         larger=measured(16 * MIB, peak_bytes=peak, seconds=4),
     )
-    return WayResult(
-        way=BY_KEY[key],
-        runs=(SizedRun(sixteenths=16, text_bytes=16 * MIB, found=whole),),
+    return ProgramResult(
+        program=BY_KEY[key],
+        runs=(whole,),
         growth=growth if whole.ending == "finished" else None,
         budget_bytes=300 * MIB if BY_KEY[key].ours else None,
     )
 
 
-def comparison(*results: WayResult, left_out: tuple[str, ...] = ()) -> Comparison:
+def comparison(*results: ProgramResult, left_out: tuple[str, ...] = ()) -> Comparison:
     return Comparison(
         limit_bytes=GIB,
         how="sampled",
@@ -78,8 +77,8 @@ def comparison(*results: WayResult, left_out: tuple[str, ...] = ()) -> Compariso
     )
 
 
-def ways_of(found: Comparison) -> list[dict[str, object]]:
-    told = record(found)["ways"]
+def programs_of(found: Comparison) -> list[dict[str, object]]:
+    told = record(found)["programs"]
     assert isinstance(told, list)
     return told
 
@@ -90,7 +89,7 @@ def test_what_is_not_installed_is_named_with_the_extra(monkeypatch: pytest.Monke
     line = "left out: datasets.map needs datasets; `pip install 'lowtide[compare]'` brings it"
     assert line in remarks(found)
     assert record(found)["left_out"] == [
-        {"way": "map", "missing": ["datasets"], "extra": "compare"}
+        {"program": "map", "missing": ["datasets"], "extra": "compare"}
     ]
 
 
@@ -103,7 +102,7 @@ def test_ours_is_predicted_no_higher_than_its_budget_and_others_as_the_line_goes
 
 @pytest.mark.parametrize("measured_twice", [True, False])
 @pytest.mark.parametrize("key", ["map", "lowtide"])
-def test_a_way_that_died_is_predicted_above_the_limit_and_slower_than_it_was(
+def test_a_program_that_died_is_predicted_above_the_limit_and_slower_than_it_was(
     key: str, measured_twice: bool
 ) -> None:
     growth = Growth(
@@ -115,7 +114,7 @@ def test_a_way_that_died_is_predicted_above_the_limit_and_slower_than_it_was(
     found = comparison(died)
     found = replace(found, sample=replace(SAMPLE, input_share=1.0))
     assert tables(found)[0].rows[0][-1] == "more than 1.0 GiB, more than 8m 20s"
-    told = ways_of(found)[0]
+    told = programs_of(found)[0]
     assert told["predicted_peak_bytes"] == GIB
     assert told["predicted_seconds"] == 500.0
     assert told["predicted_at_least"] is True
@@ -125,10 +124,10 @@ def test_a_line_that_goes_beyond_the_limit_is_told_as_it_is() -> None:
     growth = result("map", boxed()).growth
     found = comparison(replace(result("map", boxed("died")), growth=growth))
     assert tables(found)[0].rows[0][-1].startswith("6.5 GiB, ")
-    assert ways_of(found)[0]["predicted_at_least"] is False
+    assert programs_of(found)[0]["predicted_at_least"] is False
 
 
-def test_every_way_has_a_curve_with_its_end() -> None:
+def test_every_program_has_a_curve_with_its_end() -> None:
     found = comparison(result("list", boxed("died")), result("lowtide", boxed()))
     theirs, ours = curves(found)
     points = boxed().points
@@ -158,7 +157,7 @@ def test_nothing_is_predicted_where_the_sample_was_everything() -> None:
 def test_every_end_has_words(ending: Ending, told: str, short: str) -> None:
     found = result("list", boxed(ending))
     assert tables(comparison(found))[0].rows[0][1] == told
-    assert short_note(found) == short
+    assert curves(comparison(found))[0].note == short
 
 
 def test_ratios_are_of_the_same_text() -> None:
@@ -171,7 +170,7 @@ def test_ratios_are_of_the_same_text() -> None:
     assert tables(alone)[0].rows[0][4] == "-"
 
 
-def test_ways_that_made_other_tokens_are_told_on() -> None:
+def test_different_numbers_of_tokens_are_a_warning() -> None:
     same = comparison(result("list", boxed(tokens=7)), result("lowtide", boxed(tokens=7)))
     assert "all that finished made the same 7 tokens" in remarks(same)
     other = comparison(result("list", boxed(tokens=7)), result("lowtide", boxed(tokens=8)))

@@ -1,6 +1,6 @@
-"""Become another command that is killed with its parent and, without a cgroup, has a limit on its data.
+"""Become another command that is killed with its parent and, if asked, has a limit on its data (Linux).
 
-    python -m lowtide.tools.baselines.start DATA_LIMIT_BYTES COMMAND...
+    python -m lowtide.tools.end_with_parent DATA_LIMIT_BYTES COMMAND...
 
 This is not done by a function between fork and exec: where there are threads, that may hang.
 """
@@ -11,8 +11,18 @@ import ctypes
 import os
 import signal
 import sys
+from collections.abc import Sequence
+
+from lowtide.child import python_command
 
 _PR_SET_PDEATHSIG = 1
+
+
+def ended_with_parent(command: Sequence[str], *, data_limit_bytes: int = 0) -> list[str]:
+    """The command line that does this; 0 means no limit. Windows has no exec: there, nothing is changed."""
+    if sys.platform == "win32":
+        return list(command)
+    return python_command("-m", "lowtide.tools.end_with_parent", str(data_limit_bytes), *command)
 
 
 def main(data_limit_bytes: int, command: list[str]) -> None:

@@ -42,7 +42,7 @@ def found(corpus: Path, work: Path, heard: list[tuple[str, bool]]) -> Comparison
     settings = CompareSettings(
         sample_bytes=SAMPLE,
         limit_bytes=LIMIT,
-        ways=("list", "lowtide"),
+        programs=("list", "lowtide"),
         separator="line",
         work=work,
     )
@@ -75,13 +75,14 @@ def test_nothing_is_left_on_the_disk(found: Comparison, work: Path) -> None:
 @pytest.mark.slow
 def test_the_line_goes_on_to_the_full_input(found: Comparison) -> None:
     theirs, ours = found.results
-    assert [run.sixteenths for run in theirs.runs] == [16, 4, 2]
-    assert [run.sixteenths for run in ours.runs] == [16, 4]
+    first = found.sample.first
+    assert [run.text_bytes for run in theirs.runs] == [first(size)[1] for size in (16, 4, 2)]
+    assert [run.text_bytes for run in ours.runs] == [first(size)[1] for size in (16, 4)]
     assert theirs.growth is not None
     assert (
         12 < theirs.growth.bytes_per_byte < 40
     )  # 8 for the place, 28 to 32 for the number, 2 bytes each
-    told = record(found)["ways"]
+    told = record(found)["programs"]
     assert isinstance(told, list)
     assert told[0]["predicted_peak_bytes"] > 1.5 * LIMIT
     assert told[1]["predicted_peak_bytes"] <= told[1]["budget_bytes"] < LIMIT
@@ -120,7 +121,7 @@ def test_it_tells_how_far_it_is_and_then_how_it_ended(
         ({"timeout_seconds": 0.0}, UsageError),
         ({"limit_bytes": 8 * GIB}, DoesNotFitError),
         ({"sample_bytes": 10**17}, DoesNotFitError),
-        ({"ways": ("lisp",)}, UsageError),
+        ({"programs": ("lisp",)}, UsageError),
         ({"tokenizer": "nothing"}, UsageError),
     ],
 )
