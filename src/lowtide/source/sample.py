@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 _ALIGNED_BYTES = 64 * KIB
 _BLANK = re.compile(rb"[ \n]")
 _MOST_FILES = 512
+_NEIGHBOURS = 8
+"""Samples of rows that share one rate. A sample may be three long rows: the mean of such rates would be too
+high where another field of the rows differs much in length."""
 _PASSED_BYTES = 96 * MIB
 """Text that is read on the way to samples, all files together: about half a second of reading."""
 _HELD_BLOCKS = 2
@@ -53,7 +56,9 @@ class SampledText:
     """Number of documents that end in the sample."""
     seconds: float
     stands_for: float = 1.0
-    """The number of such stretches in all inputs: the weight of this sample in sums."""
+    """The weight of this sample in sums over all inputs."""
+    stretch_bytes: float = 0.0
+    """Stored bytes of the stretch that it was drawn from; 0 where everything was read."""
 
     @property
     def text_bytes(self) -> int:
@@ -76,16 +81,6 @@ class _Place:
     """Which of the inputs it lies in."""
     offset: int
     """The byte of that input."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Drawn:
-    """Samples that stand for one stretch of the input, each for an equal part of it."""
-
-    place: _Place
-    samples: list[SampledText]
-    input_bytes: float
-    """Stored bytes of the stretch."""
 
 
 def sample_inputs(
@@ -112,15 +107,16 @@ def sample_inputs(
         *_sample_passed(inputs, settings, passed, total / count, chance),
         *_sample_plain(inputs, settings, plain, total / count, chance),
     ]
-    drawn.sort(key=lambda each: each.place.number)
-    # stretches without a sample are stood for by the others
-    scale = total / max(1.0, sum(each.input_bytes for each in drawn))
+    drawn.sort(key=lambda pair: pair[0].number)
+    # stretches without a sample are represented by the others
+    scale = total / max(1.0, sum(sample.stretch_bytes for _, sample in drawn))
     return [
         replace(
-            sample, stands_for=scale * each.input_bytes / len(each.samples) / sample.input_bytes
+            sample,
+            stands_for=scale * sample.stands_for,
+            stretch_bytes=scale * sample.stretch_bytes,
         )
-        for each in drawn
-        for sample in each.samples
+        for _, sample in drawn
     ]
 
 
@@ -164,16 +160,26 @@ def _sample_plain(
     places: list[_Place],
     stretch_bytes: float,
     chance: random.Random,
-) -> Iterator[_Drawn]:
-    """A sample from each place, in random order: long rows may use up what may be held."""
+) -> Iterator[tuple[_Place, SampledText]]:
+    """A sample from each place, in random order: long rows may use up what may be held.
+
+    Rows behind a place are not chosen by their length, so neighbours are weighted by the bytes of all of them.
+    """
     left_bytes = _HELD_BLOCKS * len(places) * settings.block_bytes
+    found: list[tuple[_Place, SampledText]] = []
     for place in chance.sample(places, len(places)):
-        found = _read_one(_neighbours(inputs, place.index), settings, place.offset)
-        if found:
-            yield _Drawn(place=place, samples=[found], input_bytes=stretch_bytes)
-            left_bytes -= found.text_bytes
+        sample = _read_one(_neighbours(inputs, place.index), settings, place.offset)
+        if sample:
+            found.append((place, sample))
+            left_bytes -= sample.text_bytes
         if left_bytes <= 0:
             break
+    found.sort(key=lambda pair: pair[0].number)
+    for first in range(0, len(found), _NEIGHBOURS):
+        group = found[first : first + _NEIGHBOURS]
+        stands_for = len(group) * stretch_bytes / sum(sample.input_bytes for _, sample in group)
+        for place, sample in group:
+            yield place, replace(sample, stands_for=stands_for, stretch_bytes=stretch_bytes)
 
 
 def _sample_passed(
@@ -182,16 +188,21 @@ def _sample_passed(
     places: list[_Place],
     stretch_bytes: float,
     chance: random.Random,
-) -> Iterator[_Drawn]:
-    """Samples of row groups and compressed files, as many of each as places fall into it."""
+) -> Iterator[tuple[_Place, SampledText]]:
+    """Samples of row groups and compressed files, as many of each as places fall into it.
+
+    A block is kept with a chance in proportion to its length, so each is weighted by its own bytes.
+    """
     for index, located in itertools.groupby(places, lambda place: place.index):
         file, of_file = inputs[index], list(located)
         offsets = [place.offset for place in of_file]
         for stretch, count in _stretches(file, settings, offsets):
             passed_bytes = _PASSED_BYTES * count // len(places)
             samples = _keep_some(file, settings, stretch, count, passed_bytes, chance)
-            if samples:
-                yield _Drawn(place=of_file[0], samples=samples, input_bytes=stretch_bytes * count)
+            for sample in samples:
+                share = stretch_bytes * count / len(samples)
+                weight = share / sample.input_bytes
+                yield of_file[0], replace(sample, stands_for=weight, stretch_bytes=share)
 
 
 def _read_whole(

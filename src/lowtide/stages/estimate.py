@@ -218,8 +218,11 @@ def _predict(
     free_bytes: int,
 ) -> Estimate:
     weights = [sample.stands_for for sample in samples]
-    parts = [count * weight for count, weight in zip(probe.tokens, weights, strict=True)]
-    tokens = round(sum(parts))
+    tokens = round(_weighted(probe.tokens, weights))
+    parts = [
+        count * sample.stretch_bytes / sample.input_bytes
+        for count, sample in zip(probe.tokens, samples, strict=True)
+    ]
     sampled_bytes = sum(sample.text_bytes for sample in samples)
     text_bytes = _weighted([sample.text_bytes for sample in samples], weights)
     is_whole = all(weight == 1 for weight in weights)
