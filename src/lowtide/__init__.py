@@ -9,13 +9,12 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from lowtide.api import tokenize, train_tokenizer
+    from lowtide.api import export, tokenize, train_tokenizer
     from lowtide.dataset.find_tokens import open_dataset
     from lowtide.dataset.mixture import Mixture
     from lowtide.dataset.token_dataset import TokenDataset
     from lowtide.errors import LowtideError
     from lowtide.stages.examine import inspect, verify
-    from lowtide.stages.export import export
     from lowtide.stages.export_model import export_model
     from lowtide.stages.plan import make_plan
     from lowtide.stages.sample import sample
@@ -66,7 +65,7 @@ _HOMES = {
     "TokenizerResult": "lowtide.stages.train_tokenizer",
     "TokenizerSettings": "lowtide.stages.tokenizer_settings",
     "TrainResult": "lowtide.training.run_results",
-    "export": "lowtide.stages.export",
+    "export": "lowtide.api",
     "export_model": "lowtide.stages.export_model",
     "inspect": "lowtide.stages.examine",
     "make_plan": "lowtide.stages.plan",

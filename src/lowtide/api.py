@@ -1,4 +1,4 @@
-"""`lowtide.tokenize` and `lowtide.train_tokenizer`: the stages with settings as keywords and a progress bar."""
+"""`lowtide.tokenize`, `lowtide.train_tokenizer` and `lowtide.export`: stages as calls, with a progress bar."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from lowtide.dataset.find_tokens import open_dataset
 from lowtide.events import Listener, ignore
 from lowtide.memory.budget import Budget
+from lowtide.stages.export import export_dataset
 from lowtide.stages.settings import make_settings
 from lowtide.stages.tokenize import TokenizeResult
 from lowtide.stages.tokenize import tokenize as run_tokenize
@@ -18,7 +20,10 @@ from lowtide.stages.tokenizer_settings import make_tokenizer_settings
 from lowtide.stages.train_tokenizer import CHECKPOINT_SECONDS, TokenizerResult
 from lowtide.stages.train_tokenizer import train_tokenizer as run_train_tokenizer
 from lowtide.stages.watch_run import ShouldStop, never_stop
-from lowtide.settings import TokenizerSettings, TokenizeSettings
+from lowtide.settings import Format, Placement, TokenizerSettings, TokenizeSettings
+from lowtide.shards.layout import DEFAULT_SHARD_TOKENS
+from lowtide.shards.manifest import DatasetManifest
+from lowtide.storage.paths import as_path
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -110,6 +115,43 @@ def _named(settings: DataclassInstance | None) -> dict[str, object]:
     return {
         one.name: values[one.name] for one in fields(settings) if values[one.name] != one.default
     }
+
+
+def export(
+    path: str | Path,
+    out: str | Path,
+    to: Format,
+    *,
+    shard_tokens: int = DEFAULT_SHARD_TOKENS,
+    eot: Placement | None = None,
+    tokenizer: str | None = None,
+    memory: Budget | str | int | None = None,
+    restart: bool = False,
+    progress: bool | None = None,
+    listen: Listener | None = None,
+    should_stop: ShouldStop = never_stop,
+) -> DatasetManifest:
+    """Rewrite the tokens at `path` into the folder `out` in another format, or resume where a call was cut off.
+
+    `path` holds a dataset, or files of nanoGPT, llm.c, Megatron or numpy, for which `tokenizer` names the
+    tokenizer. `eot` moves the end-of-text token; None puts it where the format's readers expect it. A progress
+    bar is shown in a terminal and in a notebook, with `progress=False` never. Returns the manifest of `out`.
+    Raises StoppedError after a clean stop; the same call resumes.
+
+        lowtide.export("tokens", "for-llmc", "llmc")
+    """
+    with _told(listen, progress) as told:
+        return export_dataset(
+            open_dataset(path, tokenizer=tokenizer),
+            to,
+            as_path(out),
+            shard_tokens=shard_tokens,
+            eot=eot,
+            memory=memory,
+            restart=restart,
+            listen=told,
+            should_stop=should_stop,
+        ).manifest
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.journal import LOG_NAME
 from lowtide.settings import Placement
 from lowtide.shards.layout import FORMATS, WORK_FOLDER, ShardLayout, Split
 from lowtide.shards.loss_mask import BitArray
@@ -190,8 +191,12 @@ def store_mark(writer: SplitWriter, progress: Path) -> None:
 
 
 def folder_bytes(folder: Path) -> dict[str, bytes]:
-    """Every published file; what lies in the work folder is nobody's output."""
-    return {entry.name: entry.read_bytes() for entry in folder.iterdir() if entry.is_file()}
+    """Every published file; what lies in the work folder is nobody's output, and a log has times in it."""
+    return {
+        entry.name: entry.read_bytes()
+        for entry in folder.iterdir()
+        if entry.is_file() and entry.name != LOG_NAME
+    }
 
 
 @contextmanager

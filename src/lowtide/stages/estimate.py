@@ -17,8 +17,9 @@ from lowtide.memory.allocator import return_large_pieces
 from lowtide.memory.budget import Budget
 from lowtide.stages.encode_blocks import make_run
 from lowtide.stages.folder import check_folder, nearest_folder
-from lowtide.stages.job import ExampleCounts, describe_inputs
+from lowtide.stages.job import ExampleCounts
 from lowtide.stages.prepare import Prepared, describe_held_out, prepare
+from lowtide.stages.read_inputs import describe_inputs
 from lowtide.settings import TokenizeSettings
 from lowtide.source.arrow_memory import plain_allocation
 from lowtide.source.blocks import Block, ReadSettings
@@ -235,7 +236,7 @@ def _predict(
     return Estimate(
         inputs=len(prepared.inputs),
         skipped=prepared.skipped,
-        input_bytes=prepared.input_bytes,
+        input_bytes=prepared.total_bytes,
         sampled_bytes=sampled_bytes,
         tokens=tokens,
         tokens_spread=0.0 if is_whole else _spread(parts),

@@ -162,7 +162,7 @@ def _predict(
     return TokenizerEstimate(
         inputs=len(prepared.inputs),
         skipped=prepared.skipped,
-        input_bytes=prepared.input_bytes,
+        input_bytes=prepared.total_bytes,
         sampled_bytes=sampled_bytes,
         text_bytes=round(text_bytes),
         distinct_words=distinct,

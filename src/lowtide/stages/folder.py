@@ -12,7 +12,6 @@ from pathlib import Path
 
 from lowtide.errors import UsageError
 from lowtide.journal import LOG_NAME
-from lowtide.shards.export import EXPORT_PROGRESS_NAME
 from lowtide.shards.layout import MANIFEST_NAME, WORK_FOLDER
 from lowtide.storage.publish import remove_leftovers, storage_errors, sync_folder
 from lowtide.tokenizer.byte_pair_files import TRAINED_MANIFEST_NAME
@@ -59,8 +58,11 @@ RUN = FolderKind(
     in_words="a training run",
     written=(RUN_TOKENIZER, CHECKPOINTS, ASIDE, f"{CHECKPOINTS}/{ASIDE}"),
 )
-_EXPORT = FolderKind(
-    manifest_name=MANIFEST_NAME, work_name=EXPORT_PROGRESS_NAME, in_words="an unfinished export"
+EXPORT = FolderKind(
+    manifest_name=MANIFEST_NAME,
+    work_name="export.json",
+    progress_name="export_progress.json",
+    in_words="an unfinished `export`",
 )
 
 
@@ -90,7 +92,7 @@ def _find_other(folder: Path, kind: FolderKind) -> str | None:
     for path in (folder / LOG_NAME, work, *entries, *written, *_steps(folder, kind)):
         if path.is_symlink():  # not ours: writing would change the file that the link leads to
             return f"{path.relative_to(folder)}, which is a link"
-    for begun in (SHARDS, TOKENIZER, RUN, _EXPORT):
+    for begun in (SHARDS, TOKENIZER, EXPORT, RUN):
         if begun.work_name != kind.work_name and (work / begun.work_name).exists():
             return begun.in_words
     return None

@@ -11,12 +11,18 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lowtide.memory.budget import Budget, check_needs, choose_budget
-from lowtide.memory.limits import machine_limit
+from lowtide.memory.budget import Budget, check_needs
 from lowtide.memory.meter import child_pids, private_bytes
 from lowtide.stages.prepare import choose_workers, delimiter_beside
-from lowtide.stages.spend import LIBRARIES_BYTES, SLACK_SHARE, foreign_bytes, reader_bytes
-from lowtide.stages.stage import Plan
+from lowtide.stages.read_inputs import InputPlan
+from lowtide.stages.spend import (
+    LIBRARIES_BYTES,
+    SLACK_SHARE,
+    find_budget,
+    foreign_bytes,
+    reader_bytes,
+    with_slack,
+)
 from lowtide.stages.tokenizer_settings import check_tokenizer_settings, normalise
 from lowtide.settings import TokenizerSettings
 from lowtide.source.find_inputs import InputKind, survey_inputs
@@ -53,7 +59,7 @@ class TokenizerAllowances:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenizerPlan(Plan):
+class TokenizerPlan(InputPlan):
     """The plan of `train-tokenizer`."""
 
     settings: TokenizerSettings
@@ -67,7 +73,7 @@ class TokenizerPlan(Plan):
         tables = f"a table of {format_bytes(allowances.table_bytes)} each"
         blocks = f"blocks of {format_bytes(allowances.block_bytes)}"
         yield f"budget {self.budget.in_words}; {workers}, {tables}, {blocks}"
-        yield from Plan.notes(self)
+        yield from InputPlan.notes(self)
 
 
 def plan_tokenizer(
@@ -82,7 +88,7 @@ def plan_tokenizer(
     foreign_pids = frozenset(child_pids(os.getpid()))
     settings = normalise(settings)
     check_tokenizer_settings(settings)
-    budget = memory if isinstance(memory, Budget) else choose_budget(memory, machine_limit())
+    budget = find_budget(memory)
     surveyed = survey_inputs(inputs, leave_out=out, input_format=settings.input_format)
     found = surveyed.files
     allowances = spend_on_training(
@@ -132,7 +138,7 @@ def _needs(workers: int, block_bytes: int, reads_rows: bool) -> dict[str, int]:
         "blocks": block_bytes * (2 * workers + 1) * _TEXT_COPIES,
         "reader": reader_bytes(reads_rows=reads_rows),
     }
-    return needs | {"slack": sum(needs.values()) // SLACK_SHARE}
+    return with_slack(needs)
 
 
 def _with_rest(

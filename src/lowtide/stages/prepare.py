@@ -8,8 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lowtide.errors import UsageError
-from lowtide.memory.budget import Budget, choose_budget
-from lowtide.memory.limits import machine_limit
+from lowtide.memory.budget import Budget
 from lowtide.memory.meter import child_pids, private_bytes
 from lowtide.stages.encode_blocks import Recipe
 from lowtide.stages.prepare_examples import (
@@ -17,6 +16,7 @@ from lowtide.stages.prepare_examples import (
     describe_spelled_out,
     prepare_examples,
 )
+from lowtide.stages.read_inputs import InputPlan
 from lowtide.stages.settings import (
     check_settings,
     choose_held_out,
@@ -24,8 +24,7 @@ from lowtide.stages.settings import (
     resolve_examples,
     runs_jinja,
 )
-from lowtide.stages.spend import Allowances, foreign_bytes, spend
-from lowtide.stages.stage import Plan
+from lowtide.stages.spend import Allowances, find_budget, foreign_bytes, spend
 from lowtide.settings import TokenizeSettings
 from lowtide.shards.layout import ShardLayout
 from lowtide.source.examples.render_protocol import RenderLimits
@@ -45,7 +44,7 @@ from lowtide.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared(Plan):
+class Prepared(InputPlan):
     """The plan of `tokenize`."""
 
     settings: TokenizeSettings
@@ -59,7 +58,7 @@ class Prepared(Plan):
         workers = f"{self.allowances.workers} worker{'s' if self.allowances.workers > 1 else ''}"
         blocks = f"blocks of {format_bytes(self.allowances.block_bytes)}"
         yield f"budget {self.budget.in_words}; {workers}, {blocks}"
-        yield from Plan.notes(self)
+        yield from InputPlan.notes(self)
         if is_one_document(self.settings, self.inputs):
             yield f"one document: {describe_held_out(self)}"
         if spelled := describe_spelled_out(self.settings, self.vocabulary):
@@ -86,7 +85,7 @@ def prepare(
     foreign_pids = frozenset(child_pids(os.getpid()))
     check_settings(settings)
     settings = resolve_examples(settings)
-    budget = memory if isinstance(memory, Budget) else choose_budget(memory, machine_limit())
+    budget = find_budget(memory)
     vocabulary = load_vocabulary(settings.tokenizer)
     if settings.eot_token is not None:
         vocabulary = name_end_of_text(vocabulary, settings.eot_token)

@@ -13,27 +13,16 @@ import msgspec
 
 from lowtide import __version__
 from lowtide.errors import DataError, VerificationError
-from lowtide.journal import LOG_NAME
 from lowtide.stages.arrange import split_documents
 from lowtide.stages.encode_blocks import BlockEncoder, EncodedRun
 from lowtide.stages.folder import SHARDS
-from lowtide.stages.job import Counts, JobInput, add_block, load_record, store_record
+from lowtide.stages.job import Counts, JobInput, add_block, store_record
 from lowtide.stages.prepare import Prepared
 from lowtide.stages.prove_encoder import prove_encoder
-from lowtide.stages.stage import reading_inputs
+from lowtide.stages.read_inputs import reading_inputs
 from lowtide.stages.watch_run import Watch
-from lowtide.settings import TokenizeSettings
-from lowtide.shards.layout import (
-    MANIFEST_NAME,
-    SPLITS,
-    WORK_FOLDER,
-    ShardLayout,
-    Split,
-    companion_name,
-    documents_name,
-    learnt_name,
-    shard_number,
-)
+from lowtide.settings import Format, TokenizeSettings
+from lowtide.shards.layout import SPLITS, WORK_FOLDER, Split
 from lowtide.shards.manifest import (
     BadRowRecord,
     DatasetManifest,
@@ -42,18 +31,12 @@ from lowtide.shards.manifest import (
     SkippedRecord,
     SplitRecord,
     TokenizerRecord,
-    file_names,
-    read_manifest,
     write_manifest,
 )
 from lowtide.shards.write import SplitWriter, WriterMark, verify_finished
 from lowtide.source.find_place import naming_places
 from lowtide.source.stream import Cursor, PartlyRead, read_blocks
-from lowtide.storage.publish import storage_errors, sync_folder
 from lowtide.units import format_count
-
-_ASIDE_NAME = "removed_progress.json"
-"""The checkpoint of a run that is being removed: nobody resumes from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +47,11 @@ class ShardJob:
     settings: TokenizeSettings
     tokenizer_fingerprint: str
     inputs: tuple[JobInput, ...]
+
+    @property
+    def format(self) -> Format:
+        """The format of the shards."""
+        return self.settings.format
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,9 +74,9 @@ class Progress:
         return not self.counts.tokens
 
     @property
-    def needs_input(self) -> bool:
-        """Always: only the manifest says that all input was read."""
-        return True
+    def marks(self) -> tuple[WriterMark, WriterMark]:
+        """How far each split was written."""
+        return self.train, self.val
 
 
 class ShardRun:
@@ -119,10 +107,10 @@ class ShardRun:
             return
         _check_progress(folder, at, input_count=len(prepared.inputs))
         self._train, self._val = (
-            SplitWriter.resume(folder, prepared.layout, mark) for mark in (at.train, at.val)
+            SplitWriter.resume(folder, prepared.layout, mark) for mark in at.marks
         )
         # After the writers: a shard that a kill left between its mark and its name stands by now.
-        for mark in (at.train, at.val):
+        for mark in at.marks:
             verify_finished(folder, prepared.layout, mark)
         self.cursor = at.cursor
         self.partly_read = at.partly_read
@@ -143,7 +131,7 @@ class ShardRun:
 
     def work(self, watch: Watch) -> None:
         """Read, encode and write to the end of the input."""
-        with reading_inputs(self, self._prepared, self._job):
+        with reading_inputs(self, self._prepared, self._job, SHARDS):
             self._encode_all(watch)
 
     def _encode_all(self, watch: Watch) -> None:
@@ -366,74 +354,4 @@ def _examples_record(settings: TokenizeSettings, counts: Counts) -> ExamplesReco
         learnt_tokens=counts.learnt_tokens,
         too_long_count=counts.too_long,
         dropped_count=counts.dropped,
-    )
-
-
-def empty_folder(folder: Path, layout: ShardLayout) -> None:
-    """Remove what `tokenize` made here and nothing else.
-
-    Neither manifest nor checkpoint may outlive the shards it promises, so they go first; but only aside,
-    for a restart that is cut off must still know what was ours. They are removed last.
-    """
-    work = folder / WORK_FOLDER
-    with storage_errors(folder):
-        _set_aside(folder / MANIFEST_NAME, work / MANIFEST_NAME)
-        _set_aside(work / SHARDS.progress_name, work / _ASIDE_NAME)
-        sync_folder(folder)
-        sync_folder(work)
-        for name in _own_names(folder, layout):
-            (folder / name).unlink(missing_ok=True)
-        (folder / LOG_NAME).unlink(missing_ok=True)
-        sync_folder(folder)
-        for entry in list(work.iterdir()):
-            if entry.name.endswith(".partial"):
-                entry.unlink()
-        for name in (SHARDS.work_name, MANIFEST_NAME, _ASIDE_NAME):
-            (work / name).unlink(missing_ok=True)
-
-
-def _set_aside(path: Path, aside: Path) -> None:
-    """By its name alone: a restart may be what a full disk needs."""
-    if path.exists():
-        path.replace(aside)
-
-
-def _own_names(folder: Path, layout: ShardLayout) -> set[str]:
-    """The files that a manifest or checkpoint set aside promises: ours, whatever else lies beside them.
-
-    Where one of them cannot be read any more, those that a run with this layout would write.
-    """
-    try:
-        return _names_of_manifest(folder / WORK_FOLDER) | _names_of_checkpoint(folder, layout)
-    except VerificationError:
-        return {
-            entry.name for entry in folder.iterdir() if _is_called_like_ours(entry.name, layout)
-        }
-
-
-def _names_of_manifest(work: Path) -> set[str]:
-    return set(file_names(read_manifest(work))) if (work / MANIFEST_NAME).exists() else set()
-
-
-def _names_of_checkpoint(folder: Path, layout: ShardLayout) -> set[str]:
-    own: set[str] = set()
-    paths = [folder / WORK_FOLDER / name for name in (SHARDS.work_name, _ASIDE_NAME)]
-    if not all(path.exists() for path in paths):
-        return own
-    job, progress = load_record(paths[0], ShardJob), load_record(paths[1], Progress)
-    before = ShardLayout(
-        format=job.settings.format, vocabulary_size=layout.vocabulary_size
-    )  # another than this run's, perhaps: names follow from the format alone
-    for mark in (progress.train, progress.val):
-        mark.check_names(before, folder / WORK_FOLDER / _ASIDE_NAME)
-        companion = companion_name(before, mark.split)
-        own |= mark.names | ({companion} if companion else set())
-    return own
-
-
-def _is_called_like_ours(name: str, layout: ShardLayout) -> bool:
-    return any(
-        shard_number(layout, split, name) is not None
-        or name in (documents_name(split), learnt_name(split), companion_name(layout, split))
-        for split in SPLITS
     )

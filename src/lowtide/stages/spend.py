@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lowtide.memory.budget import Budget, check_needs
+from lowtide.memory.budget import Budget, check_needs, choose_budget
+from lowtide.memory.limits import machine_limit
 from lowtide.shards.write import needs_bytes
 from lowtide.tokenizer.encode import (
     PEAK_BYTES_PER_TEXT_BYTE,
@@ -50,6 +51,16 @@ _RENDERED_READER_BYTES = 32 * MIB
 def foreign_bytes(private_at_start: int) -> int:
     """Memory that the process held before the stage began and that the budget ignores, as in a notebook."""
     return max(0, private_at_start - LIBRARIES_BYTES)
+
+
+def find_budget(memory: Budget | str | int | None) -> Budget:
+    """The budget that was given, named, or chosen by default."""
+    return memory if isinstance(memory, Budget) else choose_budget(memory, machine_limit())
+
+
+def with_slack(needs: dict[str, int]) -> dict[str, int]:
+    """The needs, and what is kept free because allocators round up."""
+    return needs | {"slack": sum(needs.values()) // SLACK_SHARE}
 
 
 def reader_bytes(*, reads_rows: bool) -> int:
@@ -171,7 +182,7 @@ def _needs(
         "reader": reader_bytes(reads_rows=reads_rows),
         "shard writers": needs_bytes(split_count=2),
     }
-    return needs | {"slack": sum(needs.values()) // SLACK_SHARE}
+    return with_slack(needs)
 
 
 def _cache_share(vocabulary: Vocabulary, cache_bytes: int) -> int:

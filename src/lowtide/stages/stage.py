@@ -11,17 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar, cast
 
-from lowtide.errors import (
-    ChangedInputError,
-    DataError,
-    LowtideError,
-    StorageError,
-    UsageError,
-)
+from lowtide.errors import ChangedInputError, DataError, LowtideError, StorageError
 from lowtide.events import Listener, Note
 from lowtide.journal import Kind
 from lowtide.memory.allocator import return_large_pieces
@@ -30,23 +24,10 @@ from lowtide.memory.fence import fence
 from lowtide.memory.meter import private_bytes
 from lowtide.stages import folder as out_folder
 from lowtide.stages.folder import FolderKind
-from lowtide.stages.job import (
-    Counts,
-    JobInput,
-    describe_inputs,
-    disown_changed,
-    load_record,
-    refuse_differences,
-    refuse_written_inputs,
-    store_record,
-)
+from lowtide.stages.job import Counts, load_record, refuse_differences, store_record
 from lowtide.stages.keep_journal import keep_journal
 from lowtide.stages.watch_run import ShouldStop, Watch
 from lowtide.shards.layout import WORK_FOLDER
-from lowtide.source.arrow_memory import plain_allocation
-from lowtide.source.find_inputs import InputFile, Skipped, describe_skipped
-from lowtide.source.read_text import describe_skip
-from lowtide.source.stream import ReadSettings
 from lowtide.units import MIB
 
 _FENCE_SLACK_BYTES = 192 * MIB
@@ -54,13 +35,9 @@ _FENCE_SLACK_BYTES = 192 * MIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class StagePlan:
     """A run that is about to start: all choices made, nothing written. Each stage adds its own."""
 
-    inputs: list[InputFile]
-    skipped: tuple[Skipped, ...]
-    """Files of the folders and globs that are not read."""
-    read: ReadSettings
     budget: Budget
     foreign_bytes: int
     """Private memory that was there before and that the budget does not count."""
@@ -68,33 +45,21 @@ class Plan:
     """Child processes from before the run: their memory is not counted either."""
 
     @property
-    def input_bytes(self) -> int:
-        """Size of all inputs as stored; 0 for standard input."""
-        return sum(item.size_bytes for item in self.inputs)
+    def total_bytes(self) -> int:
+        """What `done_bytes` of the work comes to; 0 if nobody knows beforehand."""
+        return 0
 
     @property
     def reads_stdin(self) -> bool:
         """Whether some of the input comes once and never again."""
-        return any(item.is_stdin for item in self.inputs)
+        return False
 
     def notes(self) -> Iterator[str]:
         """What was chosen, and what a person may not expect of it, in the order it is shown."""
-        if self.reads_stdin:
-            yield "standard input is read once: a run that is cut off cannot be resumed"
-        if self.skipped:
-            yield describe_skipped(self.skipped)
-        if skips_whole := describe_skip(self.read, self.inputs):
-            yield skips_whole
+        yield f"budget {self.budget.in_words}"
 
     def close(self) -> None:
         """End the processes that the plan started."""
-
-
-class Job(Protocol):
-    """Everything that the output of a stage is a function of; stored when a run begins."""
-
-    @property
-    def inputs(self) -> tuple[JobInput, ...]: ...
 
 
 class Progress(Protocol):
@@ -103,10 +68,6 @@ class Progress(Protocol):
     @property
     def is_empty(self) -> bool:
         """Whether nothing is done that would be worth keeping."""
-
-    @property
-    def needs_input(self) -> bool:
-        """Whether there is input left to read."""
 
 
 ManifestT = TypeVar("ManifestT", covariant=True)
@@ -150,8 +111,8 @@ class Work(Protocol[ManifestT]):
         """Let go of threads and files as they stand."""
 
 
-PlanT = TypeVar("PlanT", bound=Plan, contravariant=True)
-JobT = TypeVar("JobT", bound=Job)
+PlanT = TypeVar("PlanT", bound=StagePlan, contravariant=True)
+JobT = TypeVar("JobT")
 ProgressT = TypeVar("ProgressT", bound=Progress)
 WorkT = TypeVar("WorkT", bound=Work[object], covariant=True)
 
@@ -167,8 +128,8 @@ class Stage(Protocol[PlanT, JobT, ProgressT, WorkT, ManifestT]):
     def settings(self, plan: PlanT) -> dict[str, object]:
         """The resolved settings as the journal has them."""
 
-    def job(self, plan: PlanT, inputs: tuple[JobInput, ...]) -> JobT:
-        """The job of this plan over the inputs as they are now."""
+    def job(self, plan: PlanT) -> JobT:
+        """Everything that the output is a function of, inputs as they are now; stored when a run begins."""
 
     def list_differences(self, before: JobT, now: JobT, progress: ProgressT) -> list[str]:
         """What keeps the run that was begun from being resumed, a line each."""
@@ -216,7 +177,7 @@ def run_stage(
         out_folder.make_folder(folder, stage.kind)
         stack.enter_context(out_folder.hold_lock(folder))
         out_folder.remove_killed_writes(folder)
-        job = stage.job(plan, describe_inputs(plan.inputs))
+        job = stage.job(plan)
         if restart:
             stage.clear(folder, plan, restart=True)
         if (folder / stage.kind.manifest_name).exists():
@@ -245,10 +206,7 @@ def run_stage(
             kept.peak_private_bytes = lambda: watch.peak_private_bytes
             try:
                 work.work(watch)
-            except LowtideError as error:
-                if isinstance(error, ChangedInputError):
-                    inputs = disown_changed(job.inputs, plan.inputs)
-                    _store_job(stage, folder, replace(job, inputs=inputs))  # type: ignore[type-var]
+            except LowtideError:
                 if work.is_empty:
                     stack.callback(out_folder.abandon_folder, folder)  # once its files are closed
                 raise
@@ -263,17 +221,10 @@ def run_stage(
 
 
 @contextmanager
-def reading_inputs(work: Work[object], plan: Plan, job: Job) -> Iterator[None]:
-    """Read the inputs inside a memory fence; a checkpoint is taken before an error leaves.
-
-    Afterwards, and after a stop, ChangedInputError for an input that was written to meanwhile.
-    """
+def inside_budget(work: Work[object], plan: StagePlan) -> Iterator[None]:
+    """Work inside a memory fence; a checkpoint is taken before an error leaves."""
     extra_bytes = plan.budget.total_bytes - (private_bytes() - plan.foreign_bytes)
-    with (
-        refuse_written_inputs(job.inputs, plan.inputs),
-        plain_allocation(),
-        fence(max(extra_bytes, 0) + _FENCE_SLACK_BYTES),
-    ):
+    with fence(max(extra_bytes, 0) + _FENCE_SLACK_BYTES):
         try:
             yield
         except (StorageError, ChangedInputError):
@@ -287,15 +238,6 @@ def reading_inputs(work: Work[object], plan: Plan, job: Job) -> Iterator[None]:
                 f"an allocation beyond the budget was refused ({cause or 'out of memory'})",
                 remedy="pass a larger `--memory`; the same command resumes where it stopped",
             ) from cause
-
-
-def refuse_unknown_stdin(job: Job, folder: Path) -> None:
-    """UsageError for a finished folder over standard input: nothing says whether this is the same text."""
-    if any(item.fingerprint == "" for item in job.inputs):
-        raise UsageError(
-            f"{folder} holds a finished run over standard input; whether this is the same text is not known",
-            remedy="pass `--restart` to begin again, or choose another `--out`",
-        )
 
 
 def _keep_finished(
@@ -325,11 +267,6 @@ def _open(
     if progress.is_empty:
         return _begin(stage, folder, plan, job)
     refuse_differences(stage.list_differences(before, job, progress), folder)
-    if plan.reads_stdin and progress.needs_input:
-        raise UsageError(
-            f"{folder} holds an unfinished run over standard input, which cannot be read again",
-            remedy="pass `--restart` to begin again",
-        )
     if before != job:
         _store_job(stage, folder, job)
     work = stage.open(folder, plan, job, progress)

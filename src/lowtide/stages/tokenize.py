@@ -13,25 +13,25 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lowtide.errors import VerificationError
 from lowtide.events import Listener, ignore
 from lowtide.journal import Kind
 from lowtide.memory.budget import Budget
 from lowtide.stages.folder import SHARDS
 from lowtide.stages.job import (
-    JobInput,
+    job_inputs,
     list_input_changes,
     list_setting_changes,
     refuse_differences,
 )
 from lowtide.stages.prepare import Prepared, prepare
+from lowtide.stages.read_inputs import describe_inputs, refuse_stdin_again, refuse_unknown_stdin
 from lowtide.stages.settings import settings_of_manifest
-from lowtide.stages.shard_run import Progress, ShardJob, ShardRun, empty_folder
-from lowtide.stages.stage import refuse_unknown_stdin, run_stage
+from lowtide.stages.shard_folder import empty_folder, refuse_missing_files
+from lowtide.stages.shard_run import Progress, ShardJob, ShardRun
+from lowtide.stages.stage import run_stage
 from lowtide.stages.watch_run import ShouldStop, never_stop
 from lowtide.settings import TokenizeSettings, loosen
 from lowtide.shards.manifest import DatasetManifest, read_manifest
-from lowtide.shards.read import open_dataset
 from lowtide.source.find_inputs import InputKind, input_names
 from lowtide.storage.paths import as_path
 
@@ -102,12 +102,12 @@ class TokenizeStage:
         """The resolved settings."""
         return dict(plan.settings.as_record())
 
-    def job(self, plan: Prepared, inputs: tuple[JobInput, ...]) -> ShardJob:
+    def job(self, plan: Prepared) -> ShardJob:
         """Settings, tokenizer and inputs."""
         return ShardJob(
             settings=plan.settings,
             tokenizer_fingerprint=plan.vocabulary.fingerprint,
-            inputs=inputs,
+            inputs=describe_inputs(plan.inputs),
         )
 
     def list_differences(self, before: ShardJob, now: ShardJob, progress: Progress) -> list[str]:
@@ -116,10 +116,12 @@ class TokenizeStage:
 
     def clear(self, folder: Path, plan: Prepared, *, restart: bool) -> None:  # noqa: ARG002
         """Remove shards, checkpoint and manifest, whether the run was finished or not."""
-        empty_folder(folder, plan.layout)
+        empty_folder(folder, self, plan.layout)
 
     def open(self, folder: Path, plan: Prepared, job: ShardJob, at: Progress | None) -> ShardRun:
         """Two writers and a cursor."""
+        if at is not None:
+            refuse_stdin_again(plan, folder)  # only the manifest says that all of it was read
         return ShardRun(folder, plan, job, at)
 
     def find_finished(self, folder: Path, job: ShardJob) -> DatasetManifest:
@@ -127,31 +129,17 @@ class TokenizeStage:
         manifest = read_manifest(folder)
         refuse_differences(_list_differences(_job_of_manifest(manifest, job), job), folder)
         refuse_unknown_stdin(job, folder)
-        try:
-            open_dataset(folder)
-        except VerificationError as error:
-            remedy = "pass `--restart` to make it again, or put the file back from a copy"
-            raise VerificationError(error.problem, remedy=remedy) from error
+        refuse_missing_files(folder)
         return manifest
 
 
 def _job_of_manifest(manifest: DatasetManifest, now: ShardJob) -> ShardJob:
-    """The job that a finished folder was made by; times of writing are not kept, so those of `now` stand in."""
-    times = {item.name: item.modified_ns for item in now.inputs}
+    """The job that a finished folder was made by."""
     val = manifest.splits.get("val")
     before = ShardJob(
         settings=settings_of_manifest(manifest),
         tokenizer_fingerprint=manifest.tokenizer.fingerprint,
-        inputs=tuple(
-            JobInput(
-                name=item.name,
-                kind=item.kind,
-                size_bytes=item.size_bytes,
-                modified_ns=times.get(item.name, 0),
-                fingerprint=item.fingerprint,
-            )
-            for item in manifest.inputs
-        ),
+        inputs=job_inputs(manifest.inputs, now.inputs),
     )
     return _holding_nothing_out(before, now, val_tokens=val.tokens if val else 0)
 

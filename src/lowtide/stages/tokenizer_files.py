@@ -91,22 +91,6 @@ def _describe_corpus(inputs: Sequence[JobInput]) -> tuple[CorpusFile, ...]:
     return tuple(sorted(files, key=lambda file: (file.fingerprint, file.size_bytes, file.name)))
 
 
-def corpus_inputs(manifest: TokenizerManifest, now: Sequence[JobInput]) -> tuple[JobInput, ...]:
-    """The inputs a folder was made from, by name; times of writing are not kept, so those of `now` stand in."""
-    times = {item.name: item.modified_ns for item in now}
-    inputs = [
-        JobInput(
-            name=file.name,
-            kind=file.kind,
-            size_bytes=file.size_bytes,
-            modified_ns=times.get(file.name, 0),
-            fingerprint=file.fingerprint,
-        )
-        for file in manifest.corpus
-    ]
-    return tuple(sorted(inputs, key=lambda item: item.name))
-
-
 def make_tokenizer_manifest(
     settings: TokenizerSettings,
     inputs: Sequence[JobInput],

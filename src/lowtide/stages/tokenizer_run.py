@@ -20,7 +20,7 @@ from lowtide.stages.job import Counts, JobInput, add_block, store_record
 from lowtide.stages.learn_run import Learning, learn
 from lowtide.stages.measure_tokenizer import Comparison, MeasuredText, NotCompared, choose_text
 from lowtide.stages.plan_tokenizer import TokenizerPlan
-from lowtide.stages.stage import reading_inputs
+from lowtide.stages.read_inputs import reading_inputs
 from lowtide.stages.tokenizer_files import (
     OutputFile,
     TokenizerManifest,
@@ -78,11 +78,6 @@ class CountProgress:
     def is_empty(self) -> bool:
         """Whether no text is counted yet."""
         return not self.counts.text_bytes
-
-    @property
-    def needs_input(self) -> bool:
-        """Whether there is text left to count."""
-        return self.words is None
 
 
 class TokenizerRun:
@@ -147,7 +142,7 @@ class TokenizerRun:
     def work(self, watch: Watch) -> None:
         """Count, learn, write and measure."""
         if self._progress.words is None:
-            with reading_inputs(self, self._prepared, self._job):
+            with reading_inputs(self, self._prepared, self._job, TOKENIZER):
                 self._count_all(watch)
         self._refuse_nothing()
         self._learn(watch)

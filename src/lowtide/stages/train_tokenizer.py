@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 
 from lowtide.errors import VerificationError
@@ -18,7 +19,7 @@ from lowtide.journal import Kind
 from lowtide.memory.budget import Budget
 from lowtide.stages.folder import TOKENIZER
 from lowtide.stages.job import (
-    JobInput,
+    job_inputs,
     list_input_changes,
     list_setting_changes,
     load_record,
@@ -27,10 +28,10 @@ from lowtide.stages.job import (
 from lowtide.stages.learn_run import Learning
 from lowtide.stages.measure_tokenizer import Comparison, NotCompared
 from lowtide.stages.plan_tokenizer import TokenizerPlan, plan_tokenizer
-from lowtide.stages.stage import refuse_unknown_stdin, run_stage
+from lowtide.stages.read_inputs import describe_inputs, refuse_stdin_again, refuse_unknown_stdin
+from lowtide.stages.stage import run_stage
 from lowtide.stages.tokenizer_files import (
     TokenizerManifest,
-    corpus_inputs,
     empty_work_folder,
     read_tokenizer_manifest,
     refuse_linked_folders,
@@ -124,9 +125,9 @@ class TokenizerStage:
         """The resolved settings."""
         return plan.settings.as_record()
 
-    def job(self, plan: TokenizerPlan, inputs: tuple[JobInput, ...]) -> TokenizerJob:
+    def job(self, plan: TokenizerPlan) -> TokenizerJob:
         """Settings and inputs."""
-        return TokenizerJob(settings=plan.settings, inputs=inputs)
+        return TokenizerJob(settings=plan.settings, inputs=describe_inputs(plan.inputs))
 
     def list_differences(
         self, before: TokenizerJob, now: TokenizerJob, progress: CountProgress
@@ -147,16 +148,17 @@ class TokenizerStage:
         self, folder: Path, plan: TokenizerPlan, job: TokenizerJob, at: CountProgress | None
     ) -> TokenizerRun:
         """Tables of words and a cursor."""
+        if at is not None and at.words is None:
+            refuse_stdin_again(plan, folder)
         refuse_linked_folders(folder, plan.settings)
         return TokenizerRun(folder, plan, job, at)
 
     def find_finished(self, folder: Path, job: TokenizerJob) -> TokenizerManifest:
         """The manifest of a finished folder, if it was made by this very job and its files are there."""
         manifest = read_tokenizer_manifest(folder)
-        before = TokenizerJob(
-            settings=manifest.settings, inputs=corpus_inputs(manifest, job.inputs)
-        )
-        by_name = tuple(sorted(job.inputs, key=lambda item: item.name))
+        corpus = job_inputs(sorted(manifest.corpus, key=attrgetter("name")), job.inputs)
+        before = TokenizerJob(settings=manifest.settings, inputs=corpus)
+        by_name = tuple(sorted(job.inputs, key=attrgetter("name")))
         refuse_differences(_list_differences(before, replace(job, inputs=by_name)), folder)
         refuse_unknown_stdin(job, folder)
         verify_files(folder, manifest)

@@ -25,7 +25,7 @@ from lowtide.stages.guard_memory import MemoryGuard
 from lowtide.source.blocks import Block
 
 if TYPE_CHECKING:
-    from lowtide.stages.stage import Plan, Work
+    from lowtide.stages.stage import StagePlan, Work
 
 ShouldStop = Callable[[], StopReason | None]
 
@@ -46,7 +46,7 @@ class Watch:
     def __init__(
         self,
         work: Work[object],
-        plan: Plan,
+        plan: StagePlan,
         *,
         listen: Listener,
         should_stop: ShouldStop,
@@ -141,7 +141,7 @@ class Watch:
     def _how_far(self, used_bytes: int, seconds: float) -> Advanced:
         return Advanced(
             done_bytes=self._work.done_bytes,
-            total_bytes=self._plan.input_bytes,
+            total_bytes=self._plan.total_bytes,
             documents=self._work.counts.documents,
             tokens=self._work.counts.tokens,
             private_bytes=used_bytes,
