@@ -149,8 +149,7 @@ def examples_of(records: dict[Split, SplitRecord]) -> ExamplesRecord:
 def write_split(folder: Path, layout: ShardLayout, split: Split, stream: Stream) -> SplitRecord:
     with SplitWriter.start(folder, layout, split, learnt=stream.learnt is not None) as writer:
         writer.append(stream.ids, stream.ends, stream.learnt)
-        shards, index = writer.seal()
-    return SplitRecord(shards=tuple(shards), index=index, learnt=writer.learnt)
+        return writer.seal()
 
 
 def small_pipeline(
@@ -171,8 +170,7 @@ def small_pipeline(
             steps += 1
             if steps % checkpoint_every == 0:
                 store_mark(writer, progress)
-        shards, index = writer.seal()
-    record = SplitRecord(shards=tuple(shards), index=index, learnt=writer.learnt)
+        record = writer.seal()
     write_manifest(folder, manifest_of(layout, {"train": record}))
 
 

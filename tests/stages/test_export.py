@@ -225,20 +225,19 @@ def stop_at(
         if isinstance(event, Checkpointed):
             copied[0] = event.tokens
 
-    with (
-        pytest.MonkeyPatch.context() as patch,
-        pytest.raises(InterruptedRun if reason == "interrupted" else StoppedError),
-    ):
+    stopped = InterruptedRun if reason == "interrupted" else StoppedError
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(watch_run, "_TELL_SECONDS", 0.0)
-        export_dataset(
-            dataset,
-            to,
-            out,
-            shard_tokens=90,
-            listen=hear,
-            should_stop=lambda: reason if copied[0] >= tokens else None,
-            checkpoint_seconds=0,
-        )
+        with pytest.raises(stopped):
+            export_dataset(
+                dataset,
+                to,
+                out,
+                shard_tokens=90,
+                listen=hear,
+                should_stop=lambda: reason if copied[0] >= tokens else None,
+                checkpoint_seconds=0,
+            )
 
 
 @pytest.mark.parametrize("reason", ["terminated", "interrupted"])

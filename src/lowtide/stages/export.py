@@ -31,7 +31,6 @@ from lowtide.shards.layout import DEFAULT_SHARD_TOKENS, WORK_FOLDER, ShardLayout
 from lowtide.shards.manifest import (
     DatasetManifest,
     InputRecord,
-    SplitRecord,
     TokenizerRecord,
     read_manifest,
     write_manifest,
@@ -362,10 +361,7 @@ class ExportRun:
     def seal(self) -> DatasetManifest:
         """Publish the last shards and, last of all, the manifest."""
         self.checkpoint()  # it names every file that sealing will publish: a restart removes those alone
-        splits: dict[Split, SplitRecord] = {}
-        for name, writer in self._writers.items():
-            shards, index = writer.seal()
-            splits[name] = SplitRecord(shards=tuple(shards), index=index, learnt=writer.learnt)
+        splits = {name: writer.seal() for name, writer in self._writers.items()}
         manifest = replace(self._job.manifest, splits=splits)
         write_manifest(self.folder, manifest)
         return manifest

@@ -260,11 +260,7 @@ class ShardRun:
     def seal(self) -> DatasetManifest:
         """Publish the last shards and, last of all, the manifest."""
         self.checkpoint()  # it names every file that sealing will publish: a restart removes those alone
-        splits: dict[Split, SplitRecord] = {}
-        for name, writer in (("train", self._train), ("val", self._val)):
-            shards, index = writer.seal()
-            record = SplitRecord(shards=tuple(shards), index=index, learnt=writer.learnt)
-            splits[name] = record  # type: ignore[index]
+        splits: dict[Split, SplitRecord] = {"train": self._train.seal(), "val": self._val.seal()}
         manifest = make_manifest(self._prepared, self._job.inputs, splits, self.counts)
         write_manifest(self.folder, manifest)
         return manifest
