@@ -12,9 +12,9 @@ from lowtide.shards.layout import SPLITS, EndArray, TokenArray
 from lowtide.shards.read import Dataset, TokenSplit
 from lowtide.units import MIB
 
-COPY_BYTES = 40 * MIB
-"""Memory for verifying and copying, beside the writers: a piece of 8 MiB, the places of the documents that
-a scan finds in one, and the flags of examples."""
+COPY_BYTES = 24 * MIB
+"""Memory for verifying and copying, beside the writers: a piece of 8 MiB, what a scan for documents makes
+of it, and the flags of examples."""
 _HABIT: dict[Format, Placement] = {"nanogpt": "end", "llmc": "start", "megatron": "end"}
 """Where a format's readers expect end-of-text; `.npy` readers take both."""
 
