@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from lowtide.dataset.mixture import Mixture
     from lowtide.dataset.token_dataset import TokenDataset
     from lowtide.errors import LowtideError
+    from lowtide.plan.make_plan import Plan
+    from lowtide.settings import TokenizerSettings, TokenizeSettings
     from lowtide.stages.examine import inspect, verify
     from lowtide.stages.export_model import export_model
     from lowtide.stages.plan import make_plan
@@ -21,8 +23,6 @@ if TYPE_CHECKING:
     from lowtide.stages.tokenize import TokenizeResult
     from lowtide.stages.train import train
     from lowtide.stages.train_tokenizer import TokenizerResult
-    from lowtide.plan.make_plan import Plan
-    from lowtide.settings import TokenizerSettings, TokenizeSettings
     from lowtide.tokenizer.tokenizer import Tokenizer
     from lowtide.training.run_results import TrainResult
     from lowtide.training.settings import TrainSettings

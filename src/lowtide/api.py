@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING
 from lowtide.dataset.find_tokens import open_dataset
 from lowtide.events import Listener, ignore
 from lowtide.memory.budget import Budget
+from lowtide.settings import Format, Placement, TokenizerSettings, TokenizeSettings
+from lowtide.shards.layout import DEFAULT_SHARD_TOKENS
+from lowtide.shards.manifest import DatasetManifest
 from lowtide.stages.export import export_dataset
 from lowtide.stages.settings import make_settings
 from lowtide.stages.tokenize import TokenizeResult
@@ -20,9 +23,6 @@ from lowtide.stages.tokenizer_settings import make_tokenizer_settings
 from lowtide.stages.train_tokenizer import CHECKPOINT_SECONDS, TokenizerResult
 from lowtide.stages.train_tokenizer import train_tokenizer as run_train_tokenizer
 from lowtide.stages.watch_run import ShouldStop, never_stop
-from lowtide.settings import Format, Placement, TokenizerSettings, TokenizeSettings
-from lowtide.shards.layout import DEFAULT_SHARD_TOKENS
-from lowtide.shards.manifest import DatasetManifest
 from lowtide.storage.paths import as_path
 
 if TYPE_CHECKING:

@@ -15,15 +15,15 @@ import xxhash
 import lowtide
 from lowtide.errors import DataError, LowtideError, StoppedError, UsageError, VerificationError
 from lowtide.model.tensor_files import weight_files
-from lowtide.tools.demo.record import StageRecord
-from lowtide.stages.inbox.ledger import LEDGER_NAME, Entry, Ledger
-from lowtide.stages.tokenizer_files import OutputFile
 from lowtide.shards.loss_mask import LossMaskMark
 from lowtide.shards.manifest import DocumentIndexRecord, LossMaskRecord, ShardRecord
 from lowtide.shards.read import open_dataset
 from lowtide.stages.export import export_dataset
+from lowtide.stages.inbox.ledger import LEDGER_NAME, Entry, Ledger
+from lowtide.stages.tokenizer_files import OutputFile
 from lowtide.storage.sealed_json import read_sealed, write_sealed
 from lowtide.tokenizer.word_runs import RunRecord
+from lowtide.tools.demo.record import StageRecord
 from tests.shards.test_write import dies
 
 OUTSIDE = ["../thesis", "/thesis", "a/../../thesis", "..", ".", "", "a/..", "../", "a\0b"]

@@ -16,7 +16,6 @@ from lowtide.shards.manifest import read_manifest, write_manifest
 from lowtide.shards.read import open_dataset
 from lowtide.shards.verify import verify_dataset
 from lowtide.stages.export import export_dataset
-from tests.shards.test_write import dies
 from tests.shards.streams import (
     NARROW,
     Stream,
@@ -27,6 +26,7 @@ from tests.shards.streams import (
     write_split,
 )
 from tests.shards.test_loss_mask import NPY, examples
+from tests.shards.test_write import dies
 
 
 def spell(ids: TokenArray) -> str:

@@ -110,10 +110,11 @@ def export_command(
 
     DIR is a folder that lowtide wrote, or a file or folder of nanoGPT, llm.c, Megatron or numpy. Nothing is
     tokenized again. Of examples, the loss mask is copied into a file that only lowtide reads, and --eot
-    cannot be changed. Run the same command again to resume after any interruption.
+    cannot be changed. Run the same command again to resume after any interruption. If DIR2 holds that
+    export already, nothing is changed.
 
     With --to huggingface, DIR is the folder of a training run, and DIR2 opens in transformers, with the
-    chat template if the run has one. If DIR2 holds that export already, nothing is changed.
+    chat template if the run has one.
     """
     _refuse_strangers(to_format)
     if Path(out).is_file():

@@ -21,8 +21,8 @@ from lowtide.cli.choices import (
 )
 from lowtide.cli.command import Command, examples
 from lowtide.cli.inputs import check_inputs
-from lowtide.stages.stop_signals import listen_for_stops
 from lowtide.settings import TokenizeSettings
+from lowtide.stages.stop_signals import listen_for_stops
 
 
 @click.command(
@@ -77,10 +77,10 @@ def tokenize_command(
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
     from lowtide.memory.budget import choose_budget
     from lowtide.memory.limits import machine_limit
-    from lowtide.stages.settings import make_settings
     from lowtide.show.progress import show_progress
     from lowtide.show.results import note_no_validation, show_dataset
     from lowtide.show.results import show_rows as show_estimate
+    from lowtide.stages.settings import make_settings
 
     settings = make_settings(chosen)
     budget = choose_budget(memory, machine_limit(slurm=os.environ))

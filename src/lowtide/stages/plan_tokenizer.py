@@ -13,6 +13,10 @@ from pathlib import Path
 
 from lowtide.memory.budget import Budget, check_needs
 from lowtide.memory.meter import child_pids, private_bytes
+from lowtide.settings import TokenizerSettings
+from lowtide.source.find_inputs import InputKind, survey_inputs
+from lowtide.source.safe_cuts import CutRule
+from lowtide.source.stream import ReadSettings
 from lowtide.stages.prepare import choose_workers, delimiter_beside
 from lowtide.stages.read_inputs import InputPlan
 from lowtide.stages.spend import (
@@ -24,10 +28,6 @@ from lowtide.stages.spend import (
     with_slack,
 )
 from lowtide.stages.tokenizer_settings import check_tokenizer_settings, normalise
-from lowtide.settings import TokenizerSettings
-from lowtide.source.find_inputs import InputKind, survey_inputs
-from lowtide.source.safe_cuts import CutRule
-from lowtide.source.stream import ReadSettings
 from lowtide.tokenizer.count_words import LEAST_TABLE_BYTES, CountRules
 from lowtide.tokenizer.merge_pairs import check_merge_room
 from lowtide.tokenizer.word_runs import BUFFER_BYTES

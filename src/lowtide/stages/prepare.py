@@ -10,6 +10,13 @@ from pathlib import Path
 from lowtide.errors import UsageError
 from lowtide.memory.budget import Budget
 from lowtide.memory.meter import child_pids, private_bytes
+from lowtide.settings import TokenizeSettings
+from lowtide.shards.layout import ShardLayout
+from lowtide.source.examples.render_protocol import RenderLimits
+from lowtide.source.find_inputs import InputFile, InputKind, survey_inputs
+from lowtide.source.safe_cuts import CutRule
+from lowtide.source.separators import default_delimiter, refuse_misspelt
+from lowtide.source.stream import Cursor, ReadSettings, find_tail
 from lowtide.stages.encode_blocks import Recipe
 from lowtide.stages.prepare_examples import (
     PreparedExamples,
@@ -25,13 +32,6 @@ from lowtide.stages.settings import (
     runs_jinja,
 )
 from lowtide.stages.spend import Allowances, find_budget, foreign_bytes, spend
-from lowtide.settings import TokenizeSettings
-from lowtide.shards.layout import ShardLayout
-from lowtide.source.examples.render_protocol import RenderLimits
-from lowtide.source.find_inputs import InputFile, InputKind, survey_inputs
-from lowtide.source.safe_cuts import CutRule
-from lowtide.source.separators import default_delimiter, refuse_misspelt
-from lowtide.source.stream import Cursor, ReadSettings, find_tail
 from lowtide.tokenizer.encode import EncodeSettings
 from lowtide.tokenizer.hugging_face import overlap
 from lowtide.tokenizer.vocabulary import (

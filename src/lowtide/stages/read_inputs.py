@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Protocol
 
 from lowtide.errors import ChangedInputError, DataError, StoppedError, UsageError
-from lowtide.stages.folder import FolderKind
-from lowtide.stages.job import JobInput, store_record
-from lowtide.stages.stage import StagePlan, Work, inside_budget
 from lowtide.shards.layout import WORK_FOLDER
 from lowtide.source.arrow_memory import plain_allocation
 from lowtide.source.find_inputs import InputFile, Skipped, describe_skipped
 from lowtide.source.read_text import describe_skip
 from lowtide.source.stream import ReadSettings
+from lowtide.stages.folder import FolderKind
+from lowtide.stages.job import JobInput, store_record
+from lowtide.stages.stage import StagePlan, Work, inside_budget
 from lowtide.storage.fingerprint import fingerprint_file
 
 

@@ -13,14 +13,6 @@ import msgspec
 
 from lowtide import __version__
 from lowtide.errors import DataError, VerificationError
-from lowtide.stages.arrange import split_documents
-from lowtide.stages.encode_blocks import BlockEncoder, EncodedRun
-from lowtide.stages.folder import SHARDS
-from lowtide.stages.job import Counts, JobInput, add_block, store_record
-from lowtide.stages.prepare import Prepared
-from lowtide.stages.prove_encoder import prove_encoder
-from lowtide.stages.read_inputs import reading_inputs
-from lowtide.stages.watch_run import Watch
 from lowtide.settings import Format, TokenizeSettings
 from lowtide.shards.layout import SPLITS, WORK_FOLDER, Split
 from lowtide.shards.manifest import (
@@ -36,6 +28,14 @@ from lowtide.shards.manifest import (
 from lowtide.shards.write import SplitWriter, WriterMark, verify_finished
 from lowtide.source.find_place import naming_places
 from lowtide.source.stream import Cursor, PartlyRead, read_blocks
+from lowtide.stages.arrange import split_documents
+from lowtide.stages.encode_blocks import BlockEncoder, EncodedRun
+from lowtide.stages.folder import SHARDS
+from lowtide.stages.job import Counts, JobInput, add_block, store_record
+from lowtide.stages.prepare import Prepared
+from lowtide.stages.prove_encoder import prove_encoder
+from lowtide.stages.read_inputs import reading_inputs
+from lowtide.stages.watch_run import Watch
 from lowtide.units import format_count
 
 

@@ -22,12 +22,12 @@ from lowtide.memory.allocator import return_large_pieces
 from lowtide.memory.budget import Budget
 from lowtide.memory.fence import fence
 from lowtide.memory.meter import private_bytes
+from lowtide.shards.layout import WORK_FOLDER
 from lowtide.stages import folder as out_folder
 from lowtide.stages.folder import FolderKind
 from lowtide.stages.job import Counts, load_record, refuse_differences, store_record
 from lowtide.stages.keep_journal import keep_journal
 from lowtide.stages.watch_run import ShouldStop, Watch
-from lowtide.shards.layout import WORK_FOLDER
 from lowtide.units import MIB
 
 _FENCE_SLACK_BYTES = 192 * MIB

@@ -16,6 +16,9 @@ from pathlib import Path
 from lowtide.events import Listener, ignore
 from lowtide.journal import Kind
 from lowtide.memory.budget import Budget
+from lowtide.settings import TokenizeSettings, loosen
+from lowtide.shards.manifest import DatasetManifest, read_manifest
+from lowtide.source.find_inputs import InputKind, input_names
 from lowtide.stages.folder import SHARDS
 from lowtide.stages.job import (
     job_inputs,
@@ -30,9 +33,6 @@ from lowtide.stages.shard_folder import empty_folder, refuse_missing_files
 from lowtide.stages.shard_run import Progress, ShardJob, ShardRun
 from lowtide.stages.stage import run_stage
 from lowtide.stages.watch_run import ShouldStop, never_stop
-from lowtide.settings import TokenizeSettings, loosen
-from lowtide.shards.manifest import DatasetManifest, read_manifest
-from lowtide.source.find_inputs import InputKind, input_names
 from lowtide.storage.paths import as_path
 
 _CHECKPOINT_SECONDS = 10.0

@@ -16,15 +16,15 @@ import xxhash
 from lowtide import __version__
 from lowtide.errors import UsageError, VerificationError
 from lowtide.journal import LOG_NAME
+from lowtide.settings import TokenizerSettings
+from lowtide.shards.layout import WORK_FOLDER
+from lowtide.source.blocks import BadRow
 from lowtide.stages.curve_picture import PICTURE_NAME, draw_curve
 from lowtide.stages.folder import TOKENIZER
 from lowtide.stages.job import Counts, JobInput, load_record
 from lowtide.stages.learn_run import Learning, LearntSize
 from lowtide.stages.measure_tokenizer import Comparison, NotCompared
 from lowtide.stages.plan_tokenizer import TokenizerPlan
-from lowtide.settings import TokenizerSettings
-from lowtide.shards.layout import WORK_FOLDER
-from lowtide.source.blocks import BadRow
 from lowtide.storage.decode_json import InnerPath
 from lowtide.storage.publish import (
     remove_leftovers,

@@ -14,6 +14,11 @@ from queue import SimpleQueue
 
 from lowtide.errors import DataError, ReservedTextError
 from lowtide.memory.allocator import give_back
+from lowtide.settings import TokenizerSettings
+from lowtide.shards.layout import WORK_FOLDER
+from lowtide.source.find_place import naming_places
+from lowtide.source.separators import MARKER
+from lowtide.source.stream import Block, Cursor, PartlyRead, read_blocks
 from lowtide.stages.folder import TOKENIZER
 from lowtide.stages.held_out_text import HeldOutText
 from lowtide.stages.job import Counts, JobInput, add_block, store_record
@@ -30,11 +35,6 @@ from lowtide.stages.tokenizer_files import (
     write_vocabulary,
 )
 from lowtide.stages.watch_run import Watch
-from lowtide.settings import TokenizerSettings
-from lowtide.shards.layout import WORK_FOLDER
-from lowtide.source.find_place import naming_places
-from lowtide.source.separators import MARKER
-from lowtide.source.stream import Block, Cursor, PartlyRead, read_blocks
 from lowtide.storage.publish import storage_errors, sync_folder
 from lowtide.tokenizer.byte_pair_files import tokenizer_json
 from lowtide.tokenizer.count_words import WordCounter

@@ -17,6 +17,9 @@ from lowtide.errors import VerificationError
 from lowtide.events import Listener, ignore
 from lowtide.journal import Kind
 from lowtide.memory.budget import Budget
+from lowtide.settings import TokenizerSettings, loosen
+from lowtide.shards.layout import WORK_FOLDER
+from lowtide.source.find_inputs import Skipped, input_names
 from lowtide.stages.folder import TOKENIZER
 from lowtide.stages.job import (
     job_inputs,
@@ -40,9 +43,6 @@ from lowtide.stages.tokenizer_files import (
 )
 from lowtide.stages.tokenizer_run import CountProgress, TokenizerJob, TokenizerRun
 from lowtide.stages.watch_run import ShouldStop, never_stop
-from lowtide.settings import TokenizerSettings, loosen
-from lowtide.shards.layout import WORK_FOLDER
-from lowtide.source.find_inputs import Skipped, input_names
 from lowtide.storage.paths import as_path
 
 CHECKPOINT_SECONDS = 30.0

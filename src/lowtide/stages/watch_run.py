@@ -20,9 +20,9 @@ from lowtide.events import (
 from lowtide.memory.allocator import give_back
 from lowtide.memory.meter import private_bytes
 from lowtide.memory.pressure import Stage
+from lowtide.source.blocks import Block
 from lowtide.stages.folder import STOP_NAME, take_stop_file
 from lowtide.stages.guard_memory import MemoryGuard
-from lowtide.source.blocks import Block
 
 if TYPE_CHECKING:
     from lowtide.stages.stage import StagePlan, Work
