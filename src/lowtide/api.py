@@ -89,9 +89,6 @@ def train_tokenizer(
         lowtide.train_tokenizer("corpus/*.parquet", "tokenizer", vocab_size=8000)
     """
     if chosen:
-        for name in ("vocab_size", "special_token"):
-            if isinstance(chosen.get(name), int | str):
-                chosen[name] = (chosen[name],)
         settings = make_tokenizer_settings(_named(settings) | chosen)
     with _told(listen, progress) as told:
         return run_train_tokenizer(

@@ -26,7 +26,7 @@ from lowtide.stages.dry_run import (
     look_around,
     predict_sum,
 )
-from lowtide.stages.encode_blocks import make_run
+from lowtide.stages.encode_blocks import arrange_block
 from lowtide.stages.folder import SHARDS
 from lowtide.stages.job import ExampleCounts
 from lowtide.stages.prepare import Prepared, describe_held_out, prepare
@@ -169,8 +169,8 @@ def _encode(block: Block, encoder: Encoder, prepared: Prepared) -> tuple[int, Ex
     """The tokens of a block, and what became of its examples."""
     encoded = encoder.encode(block.text, document_count=block.document_count)
     if prepared.recipe.examples:
-        made = make_run(block, encoded, prepared.recipe, continues=False)
-        return len(made.run.tokens), made.examples or ExampleCounts()
+        made = arrange_block(block, encoded, prepared.recipe, continues=False)
+        return len(made.arranged.tokens), made.examples or ExampleCounts()
     delimiters = block.document_count if prepared.settings.placement == "none" else 0
     return len(encoded.ids) - delimiters, ExampleCounts()
 

@@ -18,7 +18,7 @@ from lowtide.errors import UsageError, VerificationError
 from lowtide.events import Listener, ignore
 from lowtide.journal import Kind
 from lowtide.memory.budget import Budget, check_needs
-from lowtide.memory.meter import child_pids, private_bytes
+from lowtide.memory.meter import child_pids
 from lowtide.settings import Format, Placement
 from lowtide.shards.export import (
     COPY_BYTES,
@@ -59,7 +59,7 @@ _CHECKPOINT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportJob:
-    """Everything that the copy is a function of."""
+    """Everything that decides the copy."""
 
     version: int = 1
     manifest: DatasetManifest
@@ -87,7 +87,7 @@ class ExportPlan(StagePlan):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportProgress:
-    """A point from which the copy can be resumed and comes to the same bytes."""
+    """A checkpoint: an export that resumes from it writes the same bytes."""
 
     marks: tuple[WriterMark, ...]
 
@@ -138,7 +138,7 @@ def export_dataset(
     check_needs(budget, with_slack(needs))
     plan = ExportPlan(
         budget=budget,
-        foreign_bytes=foreign_bytes(private_bytes()),
+        foreign_bytes=foreign_bytes(),
         foreign_pids=foreign_pids,
         dataset=dataset,
         job=_make_job(dataset, dataset.tokenizer, layout, placement),
@@ -244,7 +244,7 @@ def _list_differences(
 
 
 class ExportRun:
-    """Verifies the source, then copies one split after the other. Between two pieces it can be stored."""
+    """Verifies the source, then copies one split after the other, with checkpoints between two pieces."""
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ class ExportRun:
         job: ExportJob,
         at: ExportProgress | None,
     ) -> None:
-        """From a checkpoint, whose files are verified first, or at the first token."""
+        """Begin at a checkpoint, after its files are verified, or at the first token."""
         self.folder = folder
         self._plan = plan
         self._job = job
@@ -340,9 +340,9 @@ class ExportRun:
         assert writer.tokens == split.tokens, "a copy is as long as its source"
 
     def checkpoint(self) -> None:
-        """Everything so far survives from here on: bytes synced, progress stored, shards named.
+        """Sync the files, store how far they are written, then name the full shards.
 
-        After a piece that was written in part only, the checkpoint before it stays the one to resume from.
+        If a piece was written only in part, the checkpoint before it stays the newest.
         """
         if not self._whole:
             return
@@ -367,6 +367,6 @@ class ExportRun:
         return manifest
 
     def close(self) -> None:
-        """Close the files as they stand."""
+        """Close the files as they are."""
         for writer in self._writers.values():
             writer.close()

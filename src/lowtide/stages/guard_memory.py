@@ -1,4 +1,4 @@
-"""The guard of a run of ours: one look a second, told, and what follows from it."""
+"""The memory guard of a run of ours: it measures once a second and judges what follows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _SAMPLE_SECONDS = 1.0
 
 
 class MemoryGuard:
-    """Tells what is used, and each stage once when it is reached."""
+    """Reports memory, and each stage of pressure once when it is reached."""
 
     def __init__(
         self,
@@ -27,7 +27,7 @@ class MemoryGuard:
         self._budget = budget
         self._listen = listen
         self._foreign_bytes = foreign_bytes
-        """What the process held before the run, and is not the run's."""
+        """Memory that the process held before the run."""
         self._foreign_pids = foreign_pids
         """Child processes from before the run: their memory is not counted."""
         self._sampled = time.monotonic()
@@ -35,7 +35,7 @@ class MemoryGuard:
         self.peak_private_bytes = 0
         """The highest measurement so far, child processes included."""
         self.used_bytes = 0
-        """By the last look, what was swapped out included."""
+        """The last measurement, swapped memory included."""
 
     @property
     def is_due(self) -> bool:
@@ -43,7 +43,7 @@ class MemoryGuard:
         return time.monotonic() - self._sampled >= _SAMPLE_SECONDS
 
     def look(self) -> tuple[Stage, str]:
-        """The stage and its reason. What STOP means, and giving back, is the run's business."""
+        """Measure; the stage of pressure and its reason. The caller acts on it."""
         self._sampled = time.monotonic()
         sample = take_sample(without=self._foreign_pids)
         sample = replace(sample, private_bytes=sample.private_bytes - self._foreign_bytes)

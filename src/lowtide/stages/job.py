@@ -72,19 +72,19 @@ class Counts:
     bad: tuple[BadRow, ...] = ()
     empty_documents: int = 0
     unknown_tokens: int = 0
-    """Tokens that stand for text which has no token."""
+    """Tokens that stand for text for which the vocabulary has none."""
     examples: int = 0
-    """Those of which there are tokens."""
+    """Examples that became tokens."""
     learnt_tokens: int = 0
     too_long: int = 0
-    """Examples of more tokens than fit."""
+    """Examples with more tokens than the context holds."""
     dropped: int = 0
-    """Pieces of examples left out because nothing in them is learnt."""
+    """Pieces of examples that were left out because no token in them is a target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExampleCounts:
-    """What became of the examples of a block; all 0 for text."""
+    """What became of the examples in a block."""
 
     examples: int = 0
     learnt_tokens: int = 0
@@ -137,7 +137,7 @@ def load_record(path: Path, kind: type[_T]) -> _T:
 
 
 def list_setting_changes(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """Each difference as a line: `--val was 0.01, is 0.02`. A setting that is left out is none."""
+    """Each difference as a line: `--val was 0.01, is 0.02`."""
     names = [*before, *(name for name in now if name not in before)]
     return [
         f"--{name.replace('_', '-')} was {_shown(before, name)}, is {_shown(now, name)}"

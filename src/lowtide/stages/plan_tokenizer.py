@@ -1,7 +1,6 @@
 """The plan of `train-tokenizer`: inputs, limits, and how the budget is spent.
 
-First it goes to tables of words, then to cells, pairs and lists. The two steps come one after the other, so
-each may use all that is left.
+Counting spends it on tables of words, then learning on cells, pairs and lists: each may use all of it.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide.memory.budget import Budget, check_needs
-from lowtide.memory.meter import child_pids, private_bytes
+from lowtide.memory.meter import child_pids
 from lowtide.settings import TokenizerSettings
 from lowtide.source.find_inputs import InputKind, survey_inputs
 from lowtide.source.safe_cuts import CutRule
@@ -27,7 +26,7 @@ from lowtide.stages.spend import (
     reader_bytes,
     with_slack,
 )
-from lowtide.stages.tokenizer_settings import check_tokenizer_settings, normalise
+from lowtide.stages.tokenizer_settings import check_tokenizer_settings, make_tokenizer_settings
 from lowtide.tokenizer.count_words import LEAST_TABLE_BYTES, CountRules
 from lowtide.tokenizer.merge_pairs import check_merge_room
 from lowtide.tokenizer.word_runs import BUFFER_BYTES
@@ -44,12 +43,12 @@ _LEAST_MERGE_BYTES = 16 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerAllowances:
-    """What each part of the two steps may use."""
+    """Memory that each part of counting and of learning may use."""
 
     workers: int
     block_bytes: int
     table_bytes: int
-    """Of each worker."""
+    """Size of each worker's table."""
     row_limit_bytes: int
     """The longest line, value or word that can be read."""
     merge_bytes: int
@@ -86,7 +85,7 @@ def plan_tokenizer(
 ) -> TokenizerPlan:
     """Find and decide; refuse what cannot work. Reads footers, sizes and first bytes, no text."""
     foreign_pids = frozenset(child_pids(os.getpid()))
-    settings = normalise(settings)
+    settings = make_tokenizer_settings(settings.as_record())
     check_tokenizer_settings(settings)
     budget = find_budget(memory)
     surveyed = survey_inputs(inputs, leave_out=out, input_format=settings.input_format)
@@ -115,13 +114,13 @@ def plan_tokenizer(
             document_limit_bytes=allowances.row_limit_bytes,
             cut_rule=CutRule(pattern=settings.pattern, unsplittable=special),
         ),
-        foreign_bytes=foreign_bytes(private_bytes()),
+        foreign_bytes=foreign_bytes(),
         foreign_pids=foreign_pids,
     )
 
 
 def spend_on_training(budget: Budget, *, workers: int, reads_rows: bool) -> TokenizerAllowances:
-    """The most workers, up to `workers`, and the largest blocks and tables that the budget carries."""
+    """Choose the most workers, up to `workers`, and the largest blocks and tables that fit into the budget."""
     for count in range(workers, 0, -1):
         for block_bytes in _BLOCK_SIZES:
             needs = _needs(count, block_bytes, reads_rows)
@@ -144,7 +143,7 @@ def _needs(workers: int, block_bytes: int, reads_rows: bool) -> dict[str, int]:
 def _with_rest(
     budget: Budget, needs: dict[str, int], workers: int, block_bytes: int
 ) -> TokenizerAllowances:
-    """Of what is left, tables and reader get half each: more words at once, and longer ones."""
+    """Spend what is left: half on tables, for more words at once, and half on the reader, for longer ones."""
     rest = budget.total_bytes - sum(needs.values())
     slack = max(needs["slack"], budget.total_bytes // SLACK_SHARE)
     rest = max(0, rest - (slack - needs["slack"]))

@@ -105,7 +105,15 @@ def reading_inputs(
             raise
         _refuse_written(job.inputs, plan.inputs)
     except ChangedInputError:
-        disowned = replace(job, inputs=_disown_changed(job.inputs, plan.inputs))  # type: ignore[type-var]
+        # What is done is of two versions: a fingerprint that no file has keeps it from being resumed, even if
+        # size, time and samples happen to be the old ones.
+        inputs = tuple(
+            item
+            if file.is_stdin or _stat(file.path).st_ctime_ns == file.changed_ns
+            else replace(item, fingerprint="changed while it was read")
+            for item, file in zip(job.inputs, plan.inputs, strict=True)
+        )
+        disowned = replace(job, inputs=inputs)  # type: ignore[type-var]
         store_record(work.folder / WORK_FOLDER / kind.work_name, disowned)
         raise
 
@@ -122,20 +130,6 @@ def _refuse_written(inputs: Sequence[JobInput], found: Sequence[InputFile]) -> N
                 f"{item.name} was written to while it was read",
                 remedy="let whatever writes it finish, then pass `--restart`",
             )
-
-
-def _disown_changed(inputs: Sequence[JobInput], found: Sequence[InputFile]) -> tuple[JobInput, ...]:
-    """The inputs; those touched since they were `found` get a fingerprint that no file has.
-
-    A run that met a ChangedInputError is stored with them: its tokens are of two versions, and nobody may
-    resume it because size, time and samples happen to be the old ones.
-    """
-    return tuple(
-        item
-        if file.is_stdin or _stat(file.path).st_ctime_ns == file.changed_ns
-        else replace(item, fingerprint="changed while it was read")
-        for item, file in zip(inputs, found, strict=True)
-    )
 
 
 def refuse_unknown_stdin(job: InputJob, folder: Path) -> None:

@@ -1,4 +1,4 @@
-"""What decides the output of `tokenize`: every field here may change bytes, none of them memory."""
+"""Settings of `tokenize`: made of named values, checked, and decided where they were left open."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ from dataclasses import replace
 import msgspec
 
 from lowtide.errors import UsageError, VerificationError
-from lowtide.settings import DEFAULT_VAL, TokenizeSettings, check_choices, refuse_unknown
+from lowtide.settings import (
+    DEFAULT_VAL,
+    SettingsT,
+    TokenizeSettings,
+    check_choices,
+    refuse_unknown,
+)
 from lowtide.shards.manifest import DatasetManifest
 from lowtide.source.examples.settings import BUILT_IN
 from lowtide.source.find_inputs import InputFile, InputKind
 from lowtide.storage.decode_json import convert_json
 
 LEAST_CONTEXT = 2
-"""One token to see and one to predict."""
+"""One token as context and one as target."""
 _OF_EXAMPLES = ("template", "learn", "too_long", "context")
-
-
 _MOST_TAIL, _TAIL_BYTES = 0.1, 1_000_000
-"""Of a single document a tenth is held out, and a megabyte is enough of a long one."""
+"""The share of a single document that is held out, and the most bytes of a long one."""
 _FEWEST_BYTES = 100_000
-"""Of a shorter document nothing is held out by default: its tenth would say little."""
+"""A shorter document is not split by default: its tenth would say little."""
 
 
 def make_settings(chosen: Mapping[str, object]) -> TokenizeSettings:
@@ -31,15 +35,20 @@ def make_settings(chosen: Mapping[str, object]) -> TokenizeSettings:
 
     llm.c's want the end-of-text in front of each document, everyone else's behind.
     """
-    refuse_unknown(TokenizeSettings, chosen)
     resolved = dict(chosen)
     if resolved.get("eot") is None and resolved.get("examples") is None:
         resolved["eot"] = "start" if resolved.get("format") == "llmc" else "end"
+    return to_settings(resolved, TokenizeSettings, "tokenize")
+
+
+def to_settings(chosen: Mapping[str, object], kind: type[SettingsT], command: str) -> SettingsT:
+    """Settings out of named values; UsageError for an unknown name and for a value of another type."""
+    refuse_unknown(kind, chosen)
     try:
-        return convert_json(resolved, TokenizeSettings)
+        return convert_json(dict(chosen), kind)
     except msgspec.ValidationError as cause:
         raise UsageError(
-            f"a setting is not valid: {cause}", remedy="see `lowtide tokenize --help`"
+            f"a setting is not valid: {cause}", remedy=f"see `lowtide {command} --help`"
         ) from cause
 
 
@@ -50,22 +59,22 @@ def settings_of_manifest(manifest: DatasetManifest) -> TokenizeSettings:
         check_settings(found)
     except (msgspec.ValidationError, UsageError) as cause:
         raise VerificationError(
-            f"the manifest tells of settings that no run has: {cause}",
+            f"the manifest holds settings that no run has: {cause}",
             remedy="put the manifest back from a copy, or make the dataset again",
         ) from cause
     return found
 
 
 def is_one_document(settings: TokenizeSettings, inputs: Sequence[InputFile]) -> bool:
-    """Whether all of the input is a single text, of which no hash can hold out a part."""
+    """Whether the input is a single text: a hash can hold out all of it or nothing."""
     rows = settings.examples is not None or settings.separator != "file"
     return not rows and len(inputs) == 1 and inputs[0].kind is InputKind.TEXT
 
 
 def choose_held_out(settings: TokenizeSettings, inputs: Sequence[InputFile]) -> TokenizeSettings:
-    """The settings with share and rule decided: of a single text its tail, where its length is known.
+    """Decide what is held out. Of a single text it is the tail, if the length is known.
 
-    By default nothing is held out of any other single text: a hash would hold out all of it, now and then.
+    By default nothing is held out of a single text of unknown length: a hash might hold out all of it.
     """
     share, rule = settings.held_out_share, settings.split_rule
     if is_one_document(settings, inputs) and settings.split is None and share:
@@ -80,7 +89,7 @@ def choose_held_out(settings: TokenizeSettings, inputs: Sequence[InputFile]) -> 
 
 
 def resolve_examples(settings: TokenizeSettings) -> TokenizeSettings:
-    """The settings with what was left open decided: nothing in it is None that examples need."""
+    """The settings with defaults in place of None, those of examples included."""
     resolved = replace(settings, eot=settings.placement)
     if settings.examples is None:
         return resolved
@@ -100,16 +109,8 @@ def runs_jinja(settings: TokenizeSettings) -> bool:
 def check_settings(settings: TokenizeSettings) -> None:
     """Refuse what cannot be meant, before anything is read."""
     check_choices(settings)
-    if not is_share(settings.held_out_share):
-        raise UsageError(
-            f"--val {settings.val!r} is not a share of the data",
-            remedy="pass a number from 0 (no validation) to below 1, such as `--val 0.0005`",
-        )
-    if not settings.separator:
-        raise UsageError(
-            "the separator is empty",
-            remedy="pass file, line, blank-line, or the text that stands between documents",
-        )
+    check_share(settings.held_out_share, zero="no validation")
+    check_separator(settings.separator)
     if settings.examples is None:
         if settings.eot_token is not None and settings.placement == "none":
             raise UsageError(
@@ -121,9 +122,22 @@ def check_settings(settings: TokenizeSettings) -> None:
         _check_examples(settings)
 
 
-def is_share(value: object) -> bool:
-    """Whether it is a number from 0 to below 1."""
-    return isinstance(value, int | float) and math.isfinite(value) and 0 <= value < 1
+def check_share(val: object, *, zero: str) -> None:
+    """UsageError unless it is a number from 0, which means `zero`, to below 1."""
+    if not (isinstance(val, int | float) and math.isfinite(val) and 0 <= val < 1):
+        raise UsageError(
+            f"--val {val!r} is not a share of the data",
+            remedy=f"pass a number from 0 ({zero}) to below 1, such as `--val 0.0005`",
+        )
+
+
+def check_separator(separator: str) -> None:
+    """UsageError for an empty separator."""
+    if not separator:
+        raise UsageError(
+            "the separator is empty",
+            remedy="pass file, line, blank-line, or the text that stands between documents",
+        )
 
 
 def _refuse_settings_of_examples(settings: TokenizeSettings) -> None:

@@ -1,4 +1,4 @@
-"""Encoded blocks become two splits of shards: written in order, stored at checkpoints, sealed with a manifest.
+"""The work of `tokenize`: encoded blocks become two splits of shards.
 
 blocks → encoder → two writers → checkpoint (`progress.json`), and at the end `lowtide.json`
 """
@@ -29,7 +29,7 @@ from lowtide.shards.write import SplitWriter, WriterMark, verify_finished
 from lowtide.source.find_place import naming_places
 from lowtide.source.stream import Cursor, PartlyRead, read_blocks
 from lowtide.stages.arrange import split_documents
-from lowtide.stages.encode_blocks import BlockEncoder, EncodedRun
+from lowtide.stages.encode_blocks import ArrangedBlock, BlockEncoder
 from lowtide.stages.folder import SHARDS
 from lowtide.stages.job import Counts, JobInput, add_block, store_record
 from lowtide.stages.prepare import Prepared
@@ -41,7 +41,7 @@ from lowtide.units import format_count
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardJob:
-    """Everything that the shards are a function of."""
+    """Everything that decides the shards."""
 
     version: int = 1
     settings: TokenizeSettings
@@ -55,12 +55,12 @@ class ShardJob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """A point from which the run can be resumed and comes to the same bytes."""
+class ShardProgress:
+    """A checkpoint: a run that resumes from it writes the same bytes."""
 
     cursor: Cursor
     held_out_open: bool
-    """The side of the document that the cursor stands in."""
+    """Whether the document at the cursor is held out for validation."""
     done_bytes: int
     counts: Counts
     train: WriterMark
@@ -80,12 +80,12 @@ class Progress:
 
 
 class ShardRun:
-    """Takes encoded runs in order. Between two of them it can be stored, and found again after a crash."""
+    """Writes encoded blocks in order. After each of them a checkpoint can be taken."""
 
     def __init__(
-        self, folder: Path, prepared: Prepared, job: ShardJob, at: Progress | None
+        self, folder: Path, prepared: Prepared, job: ShardJob, at: ShardProgress | None
     ) -> None:
-        """From a checkpoint, whose files are verified first, or at the first byte of the first input."""
+        """Begin at a checkpoint, after its files are verified, or at the first input."""
         self.folder = folder
         self._prepared = prepared
         self._job = job
@@ -165,7 +165,7 @@ class ShardRun:
         self._refuse_nothing()
 
     def _refuse_nothing(self) -> None:
-        """DataError where the input had nothing to write, or nothing to learn."""
+        """DataError if there was no text, or no token to learn."""
         counts = self.counts
         if not self._prepared.settings.examples:
             if not counts.documents:
@@ -195,7 +195,7 @@ class ShardRun:
             )
 
     def give_back(self) -> None:
-        """Have the encoders forget their words."""
+        """Let the encoders forget their words."""
         if self._encoder is not None:
             self._encoder.renew()
 
@@ -203,8 +203,8 @@ class ShardRun:
         """Peak memory of the reference encoders' processes since the last call."""
         return self._encoder.take_apart_bytes() if self._encoder is not None else 0
 
-    def take(self, encoded: EncodedRun) -> bool:
-        """Write a run to its splits; True when a checkpoint is due: a shard is full, or half of one at risk."""
+    def take(self, encoded: ArrangedBlock) -> bool:
+        """Write a block to its splits. True if a checkpoint is due: after a shard, or half of one at risk."""
         self._whole = False
         block, held_out = encoded.block, encoded.held_out
         if block.held_out:
@@ -213,7 +213,7 @@ class ShardRun:
             held_out[0] = self._held_out_open
         self._held_out_open = bool(held_out[-1])
         for writer, run in zip(
-            (self._train, self._val), split_documents(encoded.run, held_out), strict=True
+            (self._train, self._val), split_documents(encoded.arranged, held_out), strict=True
         ):
             writer.append(run.tokens, run.ends, run.learnt)
         self.cursor = block.after
@@ -222,7 +222,7 @@ class ShardRun:
         self.counts = add_block(
             self.counts,
             block,
-            tokens=len(encoded.run.tokens),
+            tokens=len(encoded.arranged.tokens),
             unknown_tokens=encoded.unknown_tokens,
             examples=encoded.examples,
         )
@@ -231,19 +231,21 @@ class ShardRun:
         # Half a shard, whatever the format: with the block that crosses the line, a crash repeats less than one
         # shard, unless a single block holds half a shard.
         most_unstored_tokens = self._prepared.layout.shard_tokens // 2
-        return self._shard_became_full() or unstored_tokens >= most_unstored_tokens
+        full_shards_before = self._full_shards
+        self._full_shards = self._train.full_shards + self._val.full_shards
+        return self._full_shards > full_shards_before or unstored_tokens >= most_unstored_tokens
 
     def checkpoint(self) -> None:
-        """Everything so far survives from here on: bytes synced, progress stored, shards named.
+        """Sync the files, store how far they are written, then name the full shards.
 
-        After a block that was taken in part only, the checkpoint before it stays the one to resume from.
+        If a block was written only in part, the checkpoint before it stays the newest.
         """
         if not self._whole:
             return
         marks = [writer.mark() for writer in (self._train, self._val)]
         store_record(
             self.folder / WORK_FOLDER / SHARDS.progress_name,
-            Progress(
+            ShardProgress(
                 cursor=self.cursor,
                 partly_read=self.partly_read,
                 held_out_open=self._held_out_open,
@@ -266,19 +268,13 @@ class ShardRun:
         return manifest
 
     def close(self) -> None:
-        """Let go of the files as they stand."""
+        """Close the files as they are."""
         self._train.close()
         self._val.close()
 
-    def _shard_became_full(self) -> bool:
-        full = self._train.full_shards + self._val.full_shards
-        grown = full > self._full_shards
-        self._full_shards = full
-        return grown
 
-
-def _check_progress(folder: Path, progress: Progress, *, input_count: int) -> None:
-    """VerificationError for a checkpoint that no run over so many inputs can have stored."""
+def _check_progress(folder: Path, progress: ShardProgress, *, input_count: int) -> None:
+    """VerificationError for a checkpoint that no run over these inputs can have stored."""
     cursor, counts = progress.cursor, progress.counts
     numbers = [cursor.file, cursor.position, cursor.within, progress.done_bytes]
     numbers += [number for number in msgspec.to_builtins(counts).values() if type(number) is int]
@@ -296,7 +292,7 @@ def make_manifest(
     splits: dict[Split, SplitRecord],
     counts: Counts,
 ) -> DatasetManifest:
-    """What `lowtide.json` will say. No clock, no budget, no machine: same input, same bytes."""
+    """The contents of `lowtide.json`. No time, budget or machine is in it: same input, same bytes."""
     vocabulary = prepared.vocabulary
     return DatasetManifest(
         tool_version=__version__,

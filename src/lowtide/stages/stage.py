@@ -1,9 +1,9 @@
-"""How a folder is made step by step: planned, locked, begun or resumed, worked on under watch, and sealed.
+"""A stage makes a folder step by step, and can be stopped and resumed between two steps.
 
     plan → lock → begin, resume or refuse what differs → work, with a watch beside it → manifest
 
-A stage says what its job is, how its folder is cleared and opened, and what it did in a finished one. Its work
-says what it does. `run_stage` owns all that is the same for every stage.
+A `Stage` defines its job, and how its folder is cleared, opened and found finished; its `Work` does the steps.
+`run_stage` does everything else.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from lowtide.stages.watch_run import ShouldStop, Watch
 from lowtide.units import MIB
 
 _FENCE_SLACK_BYTES = 192 * MIB
-"""Reserved memory that is never touched counts for a fence and not for a budget."""
+"""Memory that is reserved and never touched counts for a fence, but not for a budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +63,7 @@ class StagePlan:
 
 
 class Progress(Protocol):
-    """A checkpoint: from here a run can be resumed, and comes to the same bytes."""
+    """A checkpoint: a run that resumes from it makes the same bytes."""
 
     @property
     def is_empty(self) -> bool:
@@ -74,13 +74,13 @@ ManifestT = TypeVar("ManifestT", covariant=True)
 
 
 class Work(Protocol[ManifestT]):
-    """An open folder, and what is done in it. Between two units it can be stored."""
+    """An open folder, and what is done in it. A checkpoint can be taken after every unit."""
 
     @property
     def folder(self) -> Path: ...
     @property
     def done_bytes(self) -> int:
-        """How much of the input is read."""
+        """How much is done, of the plan's `total_bytes`."""
 
     @property
     def counts(self) -> Counts: ...
@@ -93,13 +93,13 @@ class Work(Protocol[ManifestT]):
         """How far it has come, such as `98.1M tokens`."""
 
     def work(self, watch: Watch) -> None:
-        """Do everything that is left, and call the watch after each unit."""
+        """Do everything that is left; calls the watch after each unit."""
 
     def checkpoint(self) -> None:
-        """Store what is done; a unit that was done in part is left out."""
+        """Store what is done, without a unit that is done in part."""
 
     def give_back(self) -> None:
-        """Memory runs short: let go of what is kept for speed."""
+        """Free what is kept for speed only, because memory runs short."""
 
     def take_child_bytes(self) -> int:
         """Peak memory of child processes since the last call."""
@@ -108,7 +108,7 @@ class Work(Protocol[ManifestT]):
         """Publish the outputs and, last of all, the manifest."""
 
     def close(self) -> None:
-        """Let go of threads and files as they stand."""
+        """End threads and close files as they are."""
 
 
 PlanT = TypeVar("PlanT", bound=StagePlan, contravariant=True)
@@ -118,7 +118,7 @@ WorkT = TypeVar("WorkT", bound=Work[object], covariant=True)
 
 
 class Stage(Protocol[PlanT, JobT, ProgressT, WorkT, ManifestT]):
-    """What one kind of folder needs beside that which all have in common."""
+    """What differs from one kind of folder to another."""
 
     name: Kind
     kind: FolderKind
@@ -126,19 +126,19 @@ class Stage(Protocol[PlanT, JobT, ProgressT, WorkT, ManifestT]):
     progress_type: type[ProgressT]
 
     def settings(self, plan: PlanT) -> dict[str, object]:
-        """The resolved settings as the journal has them."""
+        """The resolved settings, for the journal."""
 
     def job(self, plan: PlanT) -> JobT:
-        """Everything that the output is a function of, inputs as they are now; stored when a run begins."""
+        """Everything that decides the output, inputs as they are now; stored when a run begins."""
 
     def list_differences(self, before: JobT, now: JobT, progress: ProgressT) -> list[str]:
-        """What keeps the run that was begun from being resumed, a line each."""
+        """The reasons, a line each, why the run that was begun cannot be resumed."""
 
     def clear(self, folder: Path, plan: PlanT, *, restart: bool) -> None:
         """Remove what an unfinished run left; with `restart`, also what a finished one made. Nothing else."""
 
     def open(self, folder: Path, plan: PlanT, job: JobT, at: ProgressT | None) -> WorkT:
-        """The work from a checkpoint, whose files are verified first, or from the beginning."""
+        """The work, from a checkpoint after its files are verified, or from the beginning."""
 
     def find_finished(self, folder: Path, job: JobT) -> ManifestT:
         """The manifest of a finished folder; an error if another job made it or files are missing."""
@@ -146,7 +146,7 @@ class Stage(Protocol[PlanT, JobT, ProgressT, WorkT, ManifestT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageResult(Generic[WorkT, ManifestT]):
-    """What `run_stage` came to."""
+    """The result of `run_stage`."""
 
     work: WorkT | None
     """None when the folder was finished before."""
@@ -166,7 +166,7 @@ def run_stage(
     started: float,
     checkpoint_seconds: float,
 ) -> StageResult[WorkT, ManifestT]:
-    """Bring the folder to its manifest, from the beginning or from where it stands; closes the plan.
+    """Make the folder, from the beginning or from its last checkpoint, up to its manifest; closes the plan.
 
     `started` is when the run began, by the monotonic clock. Raises StoppedError after a clean stop.
     """
@@ -181,7 +181,9 @@ def run_stage(
         if restart:
             stage.clear(folder, plan, restart=True)
         if (folder / stage.kind.manifest_name).exists():
-            return _keep_finished(stage, folder, job)
+            stack.callback(out_folder.finish_folder, folder)
+            manifest = stage.find_finished(folder, job)
+            return StageResult(work=None, manifest=manifest, seconds=0.0, peak_private_bytes=0)
         work = _open(stage, folder, plan, job, listen)
         with ExitStack() as working:
             working.callback(work.close)
@@ -240,15 +242,6 @@ def inside_budget(work: Work[object], plan: StagePlan) -> Iterator[None]:
             ) from cause
 
 
-def _keep_finished(
-    stage: Stage[PlanT, JobT, ProgressT, WorkT, ManifestT], folder: Path, job: JobT
-) -> StageResult[WorkT, ManifestT]:
-    with ExitStack() as stack:
-        stack.callback(out_folder.finish_folder, folder)
-        manifest = stage.find_finished(folder, job)
-    return StageResult(work=None, manifest=manifest, seconds=0.0, peak_private_bytes=0)
-
-
 def _open(
     stage: Stage[PlanT, JobT, ProgressT, WorkT, ManifestT],
     folder: Path,
@@ -256,33 +249,20 @@ def _open(
     job: JobT,
     listen: Listener,
 ) -> WorkT:
-    """Fresh work, or that of the run in the folder. A run that came to nothing is not worth keeping."""
-    paths = [
+    """New work, or that of the run in the folder, unless it has done nothing yet."""
+    job_path, progress_path = (
         folder / WORK_FOLDER / name for name in (stage.kind.work_name, stage.kind.progress_name)
-    ]
-    if not all(path.exists() for path in paths):
-        return _begin(stage, folder, plan, job)
-    before = load_record(paths[0], stage.job_type)
-    progress = load_record(paths[1], stage.progress_type)
-    if progress.is_empty:
-        return _begin(stage, folder, plan, job)
-    refuse_differences(stage.list_differences(before, job, progress), folder)
-    if before != job:
-        _store_job(stage, folder, job)
-    work = stage.open(folder, plan, job, progress)
-    listen(Note(text=f"resuming after {work.in_words}: what is there is verified"))
-    return work
-
-
-def _begin(
-    stage: Stage[PlanT, JobT, ProgressT, WorkT, ManifestT], folder: Path, plan: PlanT, job: JobT
-) -> WorkT:
+    )
+    if job_path.exists() and progress_path.exists():
+        before = load_record(job_path, stage.job_type)
+        progress = load_record(progress_path, stage.progress_type)
+        if not progress.is_empty:
+            refuse_differences(stage.list_differences(before, job, progress), folder)
+            if before != job:
+                store_record(job_path, job)
+            work = stage.open(folder, plan, job, progress)
+            listen(Note(text=f"resuming after {work.in_words}: what is there is verified"))
+            return work
     stage.clear(folder, plan, restart=False)
-    _store_job(stage, folder, job)
+    store_record(job_path, job)
     return stage.open(folder, plan, job, None)
-
-
-def _store_job(
-    stage: Stage[PlanT, JobT, ProgressT, WorkT, ManifestT], folder: Path, job: JobT
-) -> None:
-    store_record(folder / WORK_FOLDER / stage.kind.work_name, job)

@@ -1,6 +1,6 @@
-"""`tokenize`: text of any size becomes token shards, inside a budget, crash by crash.
+"""`tokenize`: text of any size becomes token shards, inside a budget.
 
-    inputs → blocks → token runs → two splits of shards → manifest
+    inputs → blocks → tokens → two splits of shards → manifest
 
 A checkpoint is taken whenever a shard is full, after half a shard of tokens, and every few seconds.
 What lies between two checkpoints is done again after a crash, and comes out the same.
@@ -30,7 +30,7 @@ from lowtide.stages.prepare import Prepared, prepare
 from lowtide.stages.read_inputs import describe_inputs, refuse_stdin_again, refuse_unknown_stdin
 from lowtide.stages.settings import settings_of_manifest
 from lowtide.stages.shard_folder import empty_folder, refuse_missing_files
-from lowtide.stages.shard_run import Progress, ShardJob, ShardRun
+from lowtide.stages.shard_run import ShardJob, ShardProgress, ShardRun
 from lowtide.stages.stage import run_stage
 from lowtide.stages.watch_run import ShouldStop, never_stop
 from lowtide.storage.paths import as_path
@@ -40,13 +40,13 @@ _CHECKPOINT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizeResult:
-    """What a run came to. The manifest is on disk as well; the rest belongs to this run alone."""
+    """The manifest, which is on disk too, and what this run took."""
 
     folder: Path
     manifest: DatasetManifest
     seconds: float
     peak_private_bytes: int
-    """The most that was seen after any block and at the end; 0 when the folder was done already."""
+    """The highest measurement; 0 when the folder was done already."""
     already_done: bool = False
 
 
@@ -61,7 +61,7 @@ def tokenize(
     listen: Listener = ignore,
     should_stop: ShouldStop = never_stop,
 ) -> TokenizeResult:
-    """Make the folder `out`, or resume it; see `lowtide.tokenize`."""
+    """Make the folder `out`, or resume; see `lowtide.tokenize`."""
     started = time.monotonic()
     folder = as_path(out)
     plan = prepare(
@@ -96,7 +96,7 @@ class TokenizeStage:
     name: Kind = "tokenize"
     kind = SHARDS
     job_type = ShardJob
-    progress_type = Progress
+    progress_type = ShardProgress
 
     def settings(self, plan: Prepared) -> dict[str, object]:
         """The resolved settings."""
@@ -110,7 +110,9 @@ class TokenizeStage:
             inputs=describe_inputs(plan.inputs),
         )
 
-    def list_differences(self, before: ShardJob, now: ShardJob, progress: Progress) -> list[str]:
+    def list_differences(
+        self, before: ShardJob, now: ShardJob, progress: ShardProgress
+    ) -> list[str]:
         """Settings, tokenizer and inputs that differ, but for policies on bad text that became milder."""
         return _list_differences(_loosen(before, now, progress), now)
 
@@ -118,7 +120,9 @@ class TokenizeStage:
         """Remove shards, checkpoint and manifest, whether the run was finished or not."""
         empty_folder(folder, self, plan.layout)
 
-    def open(self, folder: Path, plan: Prepared, job: ShardJob, at: Progress | None) -> ShardRun:
+    def open(
+        self, folder: Path, plan: Prepared, job: ShardJob, at: ShardProgress | None
+    ) -> ShardRun:
         """Two writers and a cursor."""
         if at is not None:
             refuse_stdin_again(plan, folder)  # only the manifest says that all of it was read
@@ -144,7 +148,7 @@ def _job_of_manifest(manifest: DatasetManifest, now: ShardJob) -> ShardJob:
     return _holding_nothing_out(before, now, val_tokens=val.tokens if val else 0)
 
 
-def _loosen(before: ShardJob, now: ShardJob, progress: Progress) -> ShardJob:
+def _loosen(before: ShardJob, now: ShardJob, progress: ShardProgress) -> ShardJob:
     """`before` with policies that became milder, where that is not too late."""
     but = []
     if before.settings.examples and before.settings.bad_text != "fail":
@@ -170,7 +174,7 @@ def _holding_nothing_out(before: ShardJob, now: ShardJob, *, val_tokens: int) ->
 
 
 def _list_differences(before: ShardJob, now: ShardJob) -> list[str]:
-    """A line for each difference. Of a template's text nobody wants to read both versions."""
+    """A line for each difference; a changed template is named, not shown."""
     records = [replace(job.settings, template_text=None).as_record() for job in (before, now)]
     lines = list_setting_changes(*records)
     if before.settings.template == now.settings.template and (

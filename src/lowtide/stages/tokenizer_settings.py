@@ -1,15 +1,12 @@
-"""What decides the output of `train-tokenizer`: every field here may change bytes, none of them memory."""
+"""Settings of `train-tokenizer`: made of named values, and checked."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-import msgspec
-
 from lowtide.errors import UsageError
-from lowtide.stages.settings import is_share
-from lowtide.settings import END_OF_TEXT, TokenizerSettings, check_choices, refuse_unknown
-from lowtide.storage.decode_json import convert_json
+from lowtide.settings import END_OF_TEXT, TokenizerSettings, check_choices
+from lowtide.stages.settings import check_separator, check_share, to_settings
 from lowtide.tokenizer.byte_pairs import unspell
 
 _BYTES = 256
@@ -19,31 +16,15 @@ _LONGEST_SPECIAL_BYTES = 1024
 
 
 def make_tokenizer_settings(chosen: Mapping[str, object]) -> TokenizerSettings:
-    """Settings out of named values; sizes come in any order and leave ascending."""
-    refuse_unknown(TokenizerSettings, chosen)
+    """Settings out of named values. One size or token may stand by itself; sizes leave ascending, each once."""
     resolved = dict(chosen)
+    for name in ("vocab_size", "special_token"):
+        if isinstance(resolved.get(name), int | str):
+            resolved[name] = (resolved[name],)
     sizes = resolved.get("vocab_size")
     if isinstance(sizes, Sequence):
         resolved["vocab_size"] = tuple(sorted(set(sizes)))
-    try:
-        return convert_json(resolved, TokenizerSettings)
-    except msgspec.ValidationError as cause:
-        raise UsageError(
-            f"a setting is not valid: {cause}", remedy="see `lowtide train-tokenizer --help`"
-        ) from cause
-
-
-def normalise(settings: TokenizerSettings) -> TokenizerSettings:
-    """One size or token given by itself becomes a tuple of one; sizes ascend, each once."""
-    sizes: object = settings.vocab_size
-    tokens: object = settings.special_token
-    return make_tokenizer_settings(
-        {
-            **settings.as_record(),
-            "vocab_size": (sizes,) if isinstance(sizes, int) else sizes,
-            "special_token": (tokens,) if isinstance(tokens, str) else tokens,
-        }
-    )
+    return to_settings(resolved, TokenizerSettings, "train-tokenizer")
 
 
 def choose_special_tokens(named: Sequence[str], *, none: bool) -> tuple[str, ...]:
@@ -66,16 +47,8 @@ def check_tokenizer_settings(settings: TokenizerSettings) -> None:
             f"--min-frequency {settings.min_frequency} is below zero",
             remedy="pass how often a pair must come to be merged, such as 2",
         )
-    if not is_share(settings.val):
-        raise UsageError(
-            f"--val {settings.val!r} is not a share of the data",
-            remedy="pass a number from 0 (learn from everything) to below 1, such as `--val 0.0005`",
-        )
-    if not settings.separator:
-        raise UsageError(
-            "the separator is empty",
-            remedy="pass file, line, blank-line, or the text that stands between documents",
-        )
+    check_share(settings.val, zero="learn from everything")
+    check_separator(settings.separator)
 
 
 def _check_sizes(settings: TokenizerSettings) -> None:

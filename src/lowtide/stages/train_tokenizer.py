@@ -1,8 +1,6 @@
 """`train-tokenizer`: text of any size becomes a byte-pair vocabulary, exact, inside a budget.
 
-    inputs → blocks → words and how often they come → merges → vocabularies → files → manifest
-
-Words are counted in tables of a fixed size, and checkpoints are taken every half minute.
+inputs → blocks → words and their counts → merges → vocabularies → files → manifest
 """
 
 from __future__ import annotations
@@ -46,12 +44,12 @@ from lowtide.stages.watch_run import ShouldStop, never_stop
 from lowtide.storage.paths import as_path
 
 CHECKPOINT_SECONDS = 30.0
-"""Writing the tables out takes a third of a second, and all sorted words are merged at the end."""
+"""Not more often: writing the tables out takes a third of a second, and makes more to merge at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerResult:
-    """What a run came to. The manifest is on disk as well; the rest belongs to this run alone."""
+    """The manifest, which is on disk too, and what this run took and learned."""
 
     folder: Path
     manifest: TokenizerManifest
@@ -82,7 +80,7 @@ def train_tokenizer(
     should_stop: ShouldStop = never_stop,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> TokenizerResult:
-    """Make the folder `out`, or resume it; see `lowtide.train_tokenizer`."""
+    """Make the folder `out`, or resume; see `lowtide.train_tokenizer`."""
     started = time.monotonic()
     folder = as_path(out)
     plan = plan_tokenizer(
@@ -171,7 +169,7 @@ def _list_differences(before: TokenizerJob, now: TokenizerJob) -> list[str]:
 
 
 def _settings_in(folder: Path, now: TokenizerSettings) -> list[TokenizerSettings]:
-    """The settings of whoever wrote into this folder. Where they cannot be read any more, those of this run."""
+    """The settings of the runs that wrote into this folder; if they cannot be read, those of this run."""
     job = folder / WORK_FOLDER / TOKENIZER.work_name
     try:
         found = [load_record(job, TokenizerJob).settings] if job.exists() else []
