@@ -13,7 +13,7 @@ import sys
 from pathlib import Path
 
 from lowtide.cli.main import main
-from lowtide.stages.encode_blocks import EncodedRun
+from lowtide.stages.encode_blocks import ArrangedBlock
 from lowtide.stages.shard_run import ShardRun
 
 
@@ -24,7 +24,7 @@ def count_into(path: Path) -> None:
         page = mmap.mmap(file.fileno(), 8)
     take = ShardRun.take
 
-    def take_and_count(run: ShardRun, encoded: EncodedRun) -> bool:
+    def take_and_count(run: ShardRun, encoded: ArrangedBlock) -> bool:
         due = take(run, encoded)
         struct.pack_into("<q", page, 0, run.counts.tokens)
         return due

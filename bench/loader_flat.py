@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from lowtide.shards.layout import WORK_FOLDER, ShardLayout, TokenArray
-from lowtide.shards.manifest import SplitRecord, write_manifest
+from lowtide.shards.manifest import write_manifest
 from lowtide.shards.write import SplitWriter
 from lowtide.units import format_bytes, format_count, parse_bytes
 from tests.boxes import BoxResult, drop_from_page_cache, run_in_box
@@ -99,8 +99,7 @@ def write_dataset(folder: Path, tokens: int) -> Written:
         for block in blocks(tokens):
             writer.append(block, no_ends)
             total += int(block.sum(dtype=np.int64))
-        shards, index = writer.seal()
-    record = SplitRecord(shards=tuple(shards), index=index)
+        record = writer.seal()
     write_manifest(folder, manifest_of(layout, {"train": record}))
     (folder / WORK_FOLDER).rmdir()
     return Written(tokens=tokens, total=total)

@@ -13,6 +13,7 @@ from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+from lowtide.dataset.find_tokens import open_dataset
 from lowtide.errors import UsageError
 from lowtide.events import Listener, Processed, ignore
 from lowtide.memory.budget import Budget
@@ -21,6 +22,7 @@ from lowtide.settings import Format, InputFormat, Placement, TokenizerSettings, 
 from lowtide.shards.layout import DEFAULT_SHARD_TOKENS
 from lowtide.shards.manifest import DatasetManifest
 from lowtide.source.take_inputs import Inputs
+from lowtide.stages.export import export_dataset
 from lowtide.stages.settings import make_settings
 from lowtide.stages.tokenize import TokenizeResult
 from lowtide.stages.tokenize import tokenize as run_tokenize
@@ -109,9 +111,6 @@ def train_tokenizer(
         lowtide.train_tokenizer("corpus/*.parquet", "tokenizer", vocab_size=8000)
     """
     if chosen:
-        for name in ("vocab_size", "special_token"):
-            if isinstance(chosen.get(name), int | str):
-                chosen[name] = (chosen[name],)
         settings = make_tokenizer_settings(_named(settings) | chosen)
     _refuse_texts(inputs)
     with _told(listen, progress) as told:
@@ -170,22 +169,33 @@ def export(
     shard_tokens: int = DEFAULT_SHARD_TOKENS,
     eot: Placement | None = None,
     tokenizer: str | None = None,
+    memory: Budget | str | int | None = None,
+    restart: bool = False,
     progress: bool | None = None,
     listen: Listener | None = None,
+    should_stop: ShouldStop = never_stop,
 ) -> DatasetManifest:
-    """Rewrite the dataset at `path` into the folder `out`; the same call resumes after a crash."""
-    from lowtide.stages.export import export as run_export
+    """Rewrite the tokens at `path` into the folder `out` in another format, or resume where a call was cut off.
 
+    `path` holds a dataset, or files of nanoGPT, llm.c, Megatron or numpy, for which `tokenizer` names the
+    tokenizer. `eot` moves the end-of-text token; None puts it where the format's readers expect it. A progress
+    bar is shown in a terminal and in a notebook, with `progress=False` never. Returns the manifest of `out`.
+    Raises StoppedError after a clean stop; the same call resumes.
+
+        lowtide.export("tokens", "for-llmc", "llmc")
+    """
     with _told(listen, progress) as told:
-        return run_export(
-            path,
-            out,
+        return export_dataset(
+            open_dataset(path, tokenizer=tokenizer),
             to,
+            as_path(out),
             shard_tokens=shard_tokens,
             eot=eot,
-            tokenizer=tokenizer,
-            progress=lambda done, total: told(Processed(done=done, total=total, unit="tokens")),
-        )
+            memory=memory,
+            restart=restart,
+            listen=told,
+            should_stop=should_stop,
+        ).manifest
 
 
 def verify(

@@ -2,10 +2,10 @@
 
     {"event": "step", "at": 1784550000.25, "step": 12, "loss": 9.81, …}
 
-RUN/log.jsonl of `tokenize`, `train-tokenizer` and `train`, and the timelines of `watch`. Every line is handed
-to the system as soon as it is written: a killed run loses at most the line it was writing, and one without
-`end` after its last `start` was killed, or still runs. `rewind` removes what happened after a checkpoint, so
-that a resumed run has one record for each step.
+RUN/log.jsonl of `tokenize`, `train-tokenizer`, `export` and `train`, and the timelines of `watch`. Every line
+is handed to the system as soon as it is written: a killed run loses at most the line it was writing, and one
+without `end` after its last `start` was killed, or still runs. `rewind` removes what happened after a
+checkpoint, so that a resumed run has one record for each step.
 
 `read_journal` yields every record, `read_session` what the last session left. Journals come from anywhere:
 `whole`, `number` and `text` treat a field of another type than ours as missing.
@@ -55,7 +55,7 @@ RecordName: TypeAlias = Literal[
     "forecast",
     "end",
 ]
-Kind: TypeAlias = Literal["tokenize", "train-tokenizer", "train", "watch"]
+Kind: TypeAlias = Literal["tokenize", "train-tokenizer", "export", "train", "watch"]
 Outcome: TypeAlias = Literal["done", "stopped", "interrupted", "failed", "ended"]
 Record: TypeAlias = Mapping[str, object]
 LOG_NAME = "log.jsonl"

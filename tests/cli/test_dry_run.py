@@ -161,7 +161,7 @@ def small_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
         subprocess.run(["umount", str(folder)], check=True)
         return
     small = SimpleNamespace(total=256 << 10, used=0, free=256 << 10)
-    monkeypatch.setattr("lowtide.stages.estimate.shutil.disk_usage", lambda _: small)
+    monkeypatch.setattr("lowtide.stages.dry_run.shutil.disk_usage", lambda _: small)
     yield folder
 
 

@@ -66,7 +66,7 @@ def test_2_when_there_is_no_log(capsys: Capsys, tmp_path: Path) -> None:
         refused = call(capsys, "report", tmp_path / wrong)
         assert refused.code == 2
         assert words in refused.problem
-        assert "tokenize, train-tokenizer or train" in refused.hint
+        assert "tokenize, train-tokenizer, export or train" in refused.hint
 
 
 @pytest.mark.parametrize("name", [MANIFEST_NAME, RUN_RECORD, TRAINED_MANIFEST_NAME])

@@ -32,8 +32,7 @@ def write_examples(
         split: Split = "train" if name == "train" else "val"
         with SplitWriter.start(folder, layout, split, learnt=True) as writer:
             writer.append(stream.ids, stream.ends, flags)
-            shards, index = writer.seal()
-        records[split] = SplitRecord(shards=tuple(shards), index=index, learnt=writer.learnt)
+            records[split] = writer.seal()
     write_manifest(folder, manifest_of(layout, records, eot=eot))
     (folder / WORK_FOLDER).rmdir()
     return folder

@@ -14,9 +14,11 @@ import pytest
 
 import lowtide
 from lowtide.errors import DoesNotFitError
+from lowtide.shards.layout import ShardLayout
 from lowtide.units import MIB, parse_bytes
 from tests.boxes import BoxResult, drop_from_page_cache, run_in_box
 from tests.corpora import SEPARATOR, make_document
+from tests.shards.streams import NARROW, Stream, make_dataset
 
 BUDGET = "256MiB"
 
@@ -134,4 +136,30 @@ def test_too_small_a_budget_names_the_smallest_that_works(
     assert not (tmp_path / "out").exists()
     advised = error.value.remedy.split("`")[1].removeprefix("--memory ")
     result = tokenize_in_box(tmp_path, path, memory=advised)
+    assert (result.returncode, result.oom_kills) == (0, 0), result.stderr
+
+
+@pytest.mark.cgroup
+@pytest.mark.parametrize("document_tokens", [1, 4])
+@pytest.mark.parametrize("source", ["own", "peer"])
+def test_an_export_fits_into_the_smallest_budget(
+    tmp_path: Path, source: str, document_tokens: int
+) -> None:
+    """Whatever the documents: those of a peer's file are found by a scan, up to one for each token."""
+    ids = np.ones(12_000_000, dtype=np.uint16)
+    ids[document_tokens - 1 :: document_tokens] = NARROW - 1
+    ends = np.arange(document_tokens, len(ids) + 1, document_tokens)
+    layout = ShardLayout(format="nanogpt", vocabulary_size=NARROW)
+    make_dataset(tmp_path / "in", layout, train=Stream(ids, ends))
+    path, named = tmp_path / "in", None
+    if source == "peer":
+        path, named = path / "train.bin", "gpt2"
+    with pytest.raises(DoesNotFitError) as error:
+        lowtide.export(path, tmp_path / "out", "llmc", tokenizer=named, memory="1MiB")
+    advised = error.value.remedy.split("`")[1].removeprefix("--memory ")
+    drop_from_page_cache(tmp_path / "in" / "train.bin")
+    command = [sys.executable, "-m", "lowtide", "export", str(path), "--to", "llmc"]
+    command += ["--out", str(tmp_path / "out"), "--memory", advised]
+    command += ["--tokenizer", named] if named else []
+    result = run_in_box(command, limit_bytes=parse_bytes(advised), timeout=300)
     assert (result.returncode, result.oom_kills) == (0, 0), result.stderr

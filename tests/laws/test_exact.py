@@ -50,7 +50,7 @@ def stream_in_blocks(prepared: Prepared, block_bytes: int, fast: Encoder) -> np.
     read = replace(prepared.read, block_bytes=block_bytes)
     encoder = BlockEncoder(prepared.recipe, replace(prepared.allowances, workers=1), fast)
     blocks = read_blocks(prepared.inputs, read, start=Cursor(file=0, position=0))
-    runs = [encoded.run.tokens for encoded in encoder.encode_in_order(blocks, continues=False)]
+    runs = [encoded.arranged.tokens for encoded in encoder.encode_in_order(blocks, continues=False)]
     return np.concatenate(runs)
 
 

@@ -15,10 +15,10 @@ import xxhash
 import lowtide
 from lowtide.errors import DataError, LowtideError, StoppedError, UsageError, VerificationError
 from lowtide.model.tensor_files import weight_files
-from lowtide.shards.export import export_dataset
 from lowtide.shards.loss_mask import LossMaskMark
 from lowtide.shards.manifest import DocumentIndexRecord, LossMaskRecord, ShardRecord
 from lowtide.shards.read import open_dataset
+from lowtide.stages.export import export_dataset
 from lowtide.stages.inbox.ledger import LEDGER_NAME, Entry, Ledger
 from lowtide.stages.tokenizer_files import OutputFile
 from lowtide.storage.sealed_json import read_sealed, write_sealed
@@ -146,13 +146,13 @@ def test_a_checkpoint_that_no_run_can_have_stored_is_refused(
 def test_a_forged_export_writes_no_other_file(tmp_path: Path, text: Path) -> None:
     lowtide.tokenize([text], tmp_path / "in", lowtide.TokenizeSettings(val=0))
     out, dataset = tmp_path / "out", open_dataset(tmp_path / "in")
-    assert dies(lambda: export_dataset(dataset, "llmc", out, tool_version="0"), 20)
+    assert dies(lambda: export_dataset(dataset, "llmc", out, checkpoint_seconds=0), 50)
     (tmp_path / "thesis.partial").write_text("years of work")
     shard = {"name": "../../thesis", "tokens": 0, "digest": EMPTY}
-    mark = {"split": "train", "open": shard}
-    forge(out / ".lowtide" / "export.json", lambda record: record["marks"].update(train=mark))
+    mark = {"split": "train", "finished": [], "open": shard, "index": None, "learnt": None}
+    forge(out / ".lowtide/export_progress.json", lambda record: record.update(marks=[mark]))
     with pytest.raises(VerificationError):
-        export_dataset(dataset, "llmc", out, tool_version="0")
+        export_dataset(dataset, "llmc", out)
     assert (tmp_path / "thesis.partial").read_text() == "years of work"
 
 

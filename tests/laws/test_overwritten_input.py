@@ -21,7 +21,7 @@ from lowtide.source.find_inputs import find_inputs
 from lowtide.source.stream import Cursor, read_blocks
 from lowtide.stages import watch_run
 from lowtide.stages.job import load_record, store_record
-from lowtide.stages.shard_run import Progress
+from lowtide.stages.shard_run import ShardProgress
 from lowtide.storage.fingerprint import fingerprint_file
 from tests.commands import bytes_of
 from tests.source.readings import reading
@@ -217,7 +217,7 @@ def test_a_checkpoint_without_what_was_read_is_gone_on_from(tmp_path: Path) -> N
     with pytest.raises(StoppedError):
         tokenize(path, out, should_stop=stop_after(lambda: None))
     stored = out / ".lowtide" / "progress.json"
-    progress = load_record(stored, Progress)
+    progress = load_record(stored, ShardProgress)
     assert progress.partly_read is not None
     store_record(stored, replace(progress, partly_read=None))
     tokenize(path, out)

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from lowtide.journal import LOG_NAME
 from lowtide.settings import Placement
 from lowtide.shards.layout import FORMATS, WORK_FOLDER, ShardLayout, Split
 from lowtide.shards.loss_mask import BitArray
@@ -148,8 +149,7 @@ def examples_of(records: dict[Split, SplitRecord]) -> ExamplesRecord:
 def write_split(folder: Path, layout: ShardLayout, split: Split, stream: Stream) -> SplitRecord:
     with SplitWriter.start(folder, layout, split, learnt=stream.learnt is not None) as writer:
         writer.append(stream.ids, stream.ends, stream.learnt)
-        shards, index = writer.seal()
-    return SplitRecord(shards=tuple(shards), index=index, learnt=writer.learnt)
+        return writer.seal()
 
 
 def small_pipeline(
@@ -170,8 +170,7 @@ def small_pipeline(
             steps += 1
             if steps % checkpoint_every == 0:
                 store_mark(writer, progress)
-        shards, index = writer.seal()
-    record = SplitRecord(shards=tuple(shards), index=index, learnt=writer.learnt)
+        record = writer.seal()
     write_manifest(folder, manifest_of(layout, {"train": record}))
 
 
@@ -190,8 +189,12 @@ def store_mark(writer: SplitWriter, progress: Path) -> None:
 
 
 def folder_bytes(folder: Path) -> dict[str, bytes]:
-    """Every published file; what lies in the work folder is nobody's output."""
-    return {entry.name: entry.read_bytes() for entry in folder.iterdir() if entry.is_file()}
+    """Every published file; what lies in the work folder is nobody's output, and a log has times in it."""
+    return {
+        entry.name: entry.read_bytes()
+        for entry in folder.iterdir()
+        if entry.is_file() and entry.name != LOG_NAME
+    }
 
 
 @contextmanager

@@ -11,11 +11,11 @@ import pytest
 from lowtide.errors import UsageError
 from lowtide.settings import Format
 from lowtide.shards.describe import describe_dataset, sample_documents
-from lowtide.shards.export import export_dataset
 from lowtide.shards.layout import FORMATS, WORK_FOLDER, TokenArray
 from lowtide.shards.manifest import read_manifest, write_manifest
 from lowtide.shards.read import open_dataset
 from lowtide.shards.verify import verify_dataset
+from lowtide.stages.export import export_dataset
 from tests.shards.streams import (
     NARROW,
     Stream,
@@ -26,6 +26,7 @@ from tests.shards.streams import (
     write_split,
 )
 from tests.shards.test_loss_mask import NPY, examples
+from tests.shards.test_write import dies
 
 
 def spell(ids: TokenArray) -> str:
@@ -67,7 +68,7 @@ def test_a_border_inside_a_character_moves_before_it(tmp_path: Path) -> None:
 def test_bits_go_along_into_every_format(to: Format, tmp_path: Path) -> None:
     stream = examples(tmp_path / "in")
     manifest = export_dataset(
-        open_dataset(tmp_path / "in"), to, tmp_path / "out", tool_version="0.1.0", shard_tokens=64
+        open_dataset(tmp_path / "in"), to, tmp_path / "out", shard_tokens=64
     ).manifest
     before = read_manifest(tmp_path / "in")
     assert manifest.eot == "none"
@@ -81,32 +82,17 @@ def test_bits_go_along_into_every_format(to: Format, tmp_path: Path) -> None:
     assert verify_dataset(tmp_path / "out").sound
 
 
-class Killed(BaseException):
-    """The process ends here."""
-
-
 def test_an_export_goes_on_with_its_bits_wherever_it_was_killed(tmp_path: Path) -> None:
     examples(tmp_path / "in")
     dataset = open_dataset(tmp_path / "in")
-    export_dataset(dataset, "llmc", tmp_path / "once", tool_version="0.1.0")
-    for tokens in (30, 100, 200, 243, 270):
-        out = tmp_path / str(tokens)
-        with pytest.raises(Killed):
-            export_dataset(
-                dataset,
-                "llmc",
-                out,
-                tool_version="0.1.0",
-                progress=lambda done, _, tokens=tokens: die_at(done, tokens),  # type: ignore[misc]
-                checkpoint_tokens=1,
-            )
-        export_dataset(dataset, "llmc", out, tool_version="0.1.0")
+    export_dataset(dataset, "llmc", tmp_path / "once")
+    for number in range(20, 80, 3):
+        out = tmp_path / str(number)
+        assert dies(
+            lambda out=out: export_dataset(dataset, "llmc", out, checkpoint_seconds=0), number
+        )
+        export_dataset(dataset, "llmc", out)
         assert folder_bytes(out) == folder_bytes(tmp_path / "once")
-
-
-def die_at(done: int, tokens: int) -> None:
-    if done >= tokens:
-        raise Killed
 
 
 def test_end_of_text_of_examples_is_not_moved_by_an_export(tmp_path: Path) -> None:
@@ -122,8 +108,8 @@ def test_end_of_text_of_examples_is_not_moved_by_an_export(tmp_path: Path) -> No
     (tmp_path / "in" / WORK_FOLDER).rmdir()
     dataset = open_dataset(tmp_path / "in")
     with pytest.raises(UsageError, match="loss mask") as refused:
-        export_dataset(dataset, "llmc", tmp_path / "out", tool_version="0.1.0", eot="start")
+        export_dataset(dataset, "llmc", tmp_path / "out", eot="start")
     assert "leave `--eot` out" in refused.value.remedy
     assert not (tmp_path / "out").exists()
-    made = export_dataset(dataset, "llmc", tmp_path / "out", tool_version="0.1.0")
-    assert made.manifest.eot == "end"
+    made = export_dataset(dataset, "llmc", tmp_path / "out").manifest
+    assert made.eot == "end"

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 from lowtide.shards.describe import describe_dataset
-from lowtide.shards.export import export_dataset
 from lowtide.shards.layout import ShardLayout
 from lowtide.shards.read import open_dataset
 from lowtide.shards.verify import verify_dataset
 from lowtide.shards.write import SplitWriter, needs_bytes
+from lowtide.stages.export import export_dataset
 from lowtide.units import MIB
 from tests.shards.streams import NARROW, Stream, make_dataset, tokenizer_record
 from tests.shards.test_read import strip
@@ -67,10 +67,8 @@ def test_reading_proving_and_copying_hold_pieces(long_stream: Stream, tmp_path: 
     dataset = open_dataset(tmp_path / "in")
     assert peak_bytes(lambda: verify_dataset(tmp_path / "in")) < 12 * MIB
     assert peak_bytes(lambda: describe_dataset(dataset)) < 12 * MIB
-    export = peak_bytes(
-        lambda: export_dataset(dataset, "llmc", tmp_path / "out", tool_version="0.1.0")
-    )
-    assert export < 48 * MIB  # 1M documents end in one piece of four-token documents
+    export = peak_bytes(lambda: export_dataset(dataset, "llmc", tmp_path / "out"))
+    assert export < 24 * MIB
 
 
 def test_a_scan_for_documents_holds_pieces(long_stream: Stream, tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from lowtide.errors import DataError, StorageError, UsageError, VerificationError
 from lowtide.shards import payload
 from lowtide.shards.layout import WORK_FOLDER, ShardLayout
+from lowtide.shards.manifest import SplitRecord
 from lowtide.shards.write import SplitWriter, WriterMark, verify_finished
 from tests.shards.streams import (
     NARROW,
@@ -220,10 +221,10 @@ def test_a_split_without_tokens_writes_no_files(tmp_path: Path) -> None:
     for layout in every_layout():
         with SplitWriter.start(tmp_path, layout, "val") as writer:
             writer.append(np.empty(0, dtype=np.uint16), NO_ENDS)
-            assert writer.seal() == ([], None)
+            assert writer.seal() == SplitRecord()
         with SplitWriter.start(tmp_path, layout, "val") as writer:
             writer.append(np.empty(0, dtype=np.uint16), np.zeros(2, dtype=np.int64))
-            assert writer.seal() == ([], None)
+            assert writer.seal() == SplitRecord()
         assert folder_bytes(tmp_path) == {}
         assert list((tmp_path / WORK_FOLDER).iterdir()) == []
 

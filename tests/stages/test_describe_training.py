@@ -212,7 +212,7 @@ def test_no_two_tokens_look_the_same() -> None:
 def test_names_of_folders_are_escaped_as_well() -> None:
     result = replace(make_result(lower_learning((261,))), folder=Path("a\x1b[31m\udcffb"))
     rows = rows_of(result)
-    assert rows["folder"] == r"a\x1b[31m\xffb"
+    assert rows["folder"] == r"a\x1b[31m\udcffb"
     assert all(value.isprintable() for value in rows.values())
 
 

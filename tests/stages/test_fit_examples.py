@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lowtide.settings import Placement, TooLong
-from lowtide.stages.arrange import Run, arrange, split_documents
+from lowtide.stages.arrange import Arranged, arrange, split_documents
 from lowtide.stages.fit_examples import fit_examples
 from lowtide.tokenizer.encode import EncodedBlock
 
@@ -20,17 +20,17 @@ EXAMPLES = st.lists(st.lists(st.tuples(st.integers(0, 99), st.booleans()), max_s
 DELIMITER, END_OF_TEXT = 101, 100
 
 
-def run_of(examples: list[Example]) -> Run:
+def run_of(examples: list[Example]) -> Arranged:
     tokens = [token for example in examples for token, _ in example]
     learnt = [flag for example in examples for _, flag in example]
-    return Run(
+    return Arranged(
         tokens=np.array(tokens, dtype=np.uint16),
         ends=np.cumsum([len(example) for example in examples], dtype=np.int64),
         learnt=np.array(learnt, dtype=np.bool_),
     )
 
 
-def examples_of(run: Run) -> list[Example]:
+def examples_of(run: Arranged) -> list[Example]:
     assert run.learnt is not None
     starts = [0, *run.ends.tolist()]
     pairs = list(zip(run.tokens.tolist(), run.learnt.tolist(), strict=True))
@@ -75,7 +75,7 @@ def test_examples_are_fitted_as_a_plain_loop_does_it(
 ) -> None:
     kept, origin, too_long, dropped = fit_plainly(examples, context, policy)
     fitted = fit_examples(run_of(examples), context=context, policy=policy)
-    assert examples_of(fitted.run) == kept
+    assert examples_of(fitted.arranged) == kept
     assert fitted.origin.tolist() == origin
     assert (fitted.too_long, fitted.dropped) == (too_long, dropped)
     assert fitted.examples == len(set(origin))
@@ -95,7 +95,7 @@ def targets_of(examples: list[Example]) -> list[tuple[int, int]]:
 def test_a_split_loses_no_target_and_every_bit_is_one(
     examples: list[Example], context: int
 ) -> None:
-    fitted = examples_of(fit_examples(run_of(examples), context=context, policy="split").run)
+    fitted = examples_of(fit_examples(run_of(examples), context=context, policy="split").arranged)
     assert targets_of(fitted) == targets_of(examples)
     assert sum(flag for example in fitted for _, flag in example) == len(targets_of(examples))
     assert all(len(example) <= context for example in fitted)

@@ -221,6 +221,7 @@ memory_option = click.option(
     "--memory",
     cls=Option,
     group="memory",
+    used_if=lambda chosen: chosen.get("to_format") != "huggingface",
     type=SIZE_OR_SHARE,
     metavar="SIZE",
     help="Budget such as 1GiB or 50%.  [default: a quarter of the limit, at most 2 GiB]",
@@ -246,7 +247,7 @@ restart_option = click.option(
     cls=Option,
     command_line_only="every run would remove what the one before has made",
     is_flag=True,
-    help="Begin again, removing what lowtide made in DIR.",
+    help="Begin again, removing what lowtide made in the --out folder.",
 )
 quiet_option = click.option("--quiet", is_flag=True, help="No progress and no notes.")
 dry_run_option = click.option(

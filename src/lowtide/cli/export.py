@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -17,10 +18,14 @@ from lowtide.cli.choices import (
     Option,
     debug_option,
     json_option,
+    memory_option,
     peer_tokenizer_option,
+    quiet_option,
+    restart_option,
 )
 from lowtide.cli.command import Command, examples
 from lowtide.errors import UsageError
+from lowtide.stages.stop_signals import listen_for_stops
 
 if TYPE_CHECKING:
     from lowtide.settings import Format, Placement
@@ -37,11 +42,28 @@ if TYPE_CHECKING:
     ),
 )
 @click.argument("path", type=FILE, metavar="DIR")
-@click.option("--to", "to_format", type=EXPORTS, required=True, help="Layout to write.")
-@click.option("--out", required=True, type=FOLDER, metavar="DIR2", help="New or empty folder.")
+@click.option(
+    "--to",
+    "to_format",
+    cls=Option,
+    group="output",
+    type=EXPORTS,
+    required=True,
+    help="Layout to write.",
+)
+@click.option(
+    "--out",
+    cls=Option,
+    group="output",
+    required=True,
+    type=FOLDER,
+    metavar="DIR2",
+    help="New or empty folder, or one to resume.",
+)
 @click.option(
     "--shard-tokens",
     cls=Option,
+    group="output",
     used_if=lambda chosen: chosen["to_format"] != "huggingface",
     type=COUNT,
     default="100M",
@@ -51,6 +73,7 @@ if TYPE_CHECKING:
 @click.option(
     "--eot",
     cls=Option,
+    group="output",
     sample="end",
     used_if=lambda chosen: chosen["to_format"] != "huggingface",
     type=EOT,
@@ -65,7 +88,10 @@ if TYPE_CHECKING:
     metavar="N",
     help="Checkpoint to use.  [default: the newest]",
 )
+@memory_option
+@restart_option
 @json_option
+@quiet_option
 @debug_option
 def export_command(
     path: str,
@@ -75,7 +101,10 @@ def export_command(
     eot: Placement | None,
     tokenizer: str | None,
     step: int | None,
+    memory: str | None,
+    restart: bool,
     as_json: bool,
+    quiet: bool,
 ) -> None:
     """Rewrite tokens, or a trained model, for others.
 
@@ -94,27 +123,54 @@ def export_command(
         from lowtide.dataset.token_dataset import need_torch
 
         need_torch("a model needs torch", instead="")
+        from lowtide.events import ignore
         from lowtide.show.progress import tell_a_person
         from lowtide.show.training_results import show_exported_model
         from lowtide.stages.export_model import export_checkpoint
 
-        made = export_checkpoint(path, out, step=step, listen=tell_a_person)
+        made = export_checkpoint(path, out, step=step, listen=ignore if quiet else tell_a_person)
         show_exported_model(made.folder, already_done=made.already_done, as_json=as_json)
         return
-    from lowtide.show.results import show_exported
-    from lowtide.stages.export import export_tokens
+    from lowtide.memory.budget import choose_budget
+    from lowtide.memory.limits import machine_limit
+    from lowtide.show.progress import show_progress
+    from lowtide.show.results import show_dataset
+    from lowtide.storage.paths import as_path
 
-    exported = export_tokens(
-        path, out, to_format, shard_tokens=shard_tokens, eot=eot, tokenizer=tokenizer
+    folder = as_path(out)
+    budget = choose_budget(memory, machine_limit(slurm=os.environ))
+    with show_progress(quiet=quiet) as listen, listen_for_stops() as should_stop:
+        # Loaded in here: a stop that comes meanwhile is obeyed, after the first piece.
+        from lowtide.dataset.find_tokens import open_dataset
+        from lowtide.stages.export import export_dataset
+
+        done = export_dataset(
+            open_dataset(path, tokenizer=tokenizer),
+            to_format,
+            folder,
+            shard_tokens=shard_tokens,
+            eot=eot,
+            memory=budget,
+            restart=restart,
+            listen=listen,
+            should_stop=should_stop,
+        )
+    show_dataset(
+        folder,
+        done.manifest,
+        seconds=done.seconds,
+        peak_private_bytes=done.peak_private_bytes,
+        already_done=done.work is None,
+        as_json=as_json,
     )
-    show_exported(out, exported.manifest, already_done=exported.already_done, as_json=as_json)
 
 
 def _refuse_strangers(to_format: str) -> None:
     """Options that would be ignored: a model has no shards, and tokens no checkpoints."""
     context = click.get_current_context()
     of_a_model = to_format == "huggingface"
-    for name in ("shard_tokens", "eot", "tokenizer") if of_a_model else ("step",):
+    of_tokens = ("shard_tokens", "eot", "tokenizer", "memory", "restart")
+    for name in of_tokens if of_a_model else ("step",):
         if context.get_parameter_source(name) is not ParameterSource.DEFAULT:
             what = "a model" if of_a_model else "tokens"
             raise UsageError(

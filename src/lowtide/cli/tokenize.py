@@ -78,8 +78,8 @@ def tokenize_command(
     from lowtide.memory.budget import choose_budget
     from lowtide.memory.limits import machine_limit
     from lowtide.show.progress import show_progress
+    from lowtide.show.results import note_no_validation, show_dataset
     from lowtide.show.results import show_rows as show_estimate
-    from lowtide.show.results import show_tokenized
     from lowtide.stages.settings import make_settings
 
     settings = make_settings(chosen)
@@ -105,12 +105,13 @@ def tokenize_command(
             listen=listen,
             should_stop=should_stop,
         )
-    show_tokenized(
+    show_dataset(
         result.folder,
         result.manifest,
         seconds=result.seconds,
         peak_private_bytes=result.peak_private_bytes,
         already_done=result.already_done,
         as_json=as_json,
-        quiet=quiet,
     )
+    if not (as_json or quiet):
+        note_no_validation(result.manifest)

@@ -38,6 +38,7 @@ from lowtide.shards.manifest import (
     DocumentIndexRecord,
     LossMaskRecord,
     ShardRecord,
+    SplitRecord,
     check_names,
     from_json,
     to_json,
@@ -147,8 +148,6 @@ class SplitWriter:
         self._shard: PartialFile | None = None
         self._index: PartialFile | None = None
         self._loss_mask: LossMaskWriter | None = None
-        self.learnt: LossMaskRecord | None = None
-        """The sealed loss mask; None before `seal`, for text, and without any token."""
         self._last_end = 0
         self._sound = True
 
@@ -261,20 +260,20 @@ class SplitWriter:
             self._publish(self._unpublished[0])
             self._unpublished.pop(0)
 
-    def seal(self) -> tuple[list[ShardRecord], DocumentIndexRecord | None]:
+    def seal(self) -> SplitRecord:
         """Close and publish everything; a split without tokens leaves no file.
 
-        The index is None when no document end was ever given. The record of the loss mask is in `learnt`.
+        There is no index when no document end was ever given.
         """
         assert self._sound, "an earlier call failed: resume from the last mark"
         self._sound = False
         index = self._index_record() if self.tokens else None
         assert index is None or self._last_end == self.tokens, "the last document has no end"
-        self._seal_loss_mask()
+        learnt = self._seal_loss_mask()
         self._finish_shard()
         self._seal_index(index)
         self.publish_finished()
-        return list(self._finished), index
+        return SplitRecord(shards=tuple(self._finished), index=index, learnt=learnt)
 
     def close(self) -> None:
         """Close the partial files unfinished. After `seal` there are none."""
@@ -358,16 +357,18 @@ class SplitWriter:
             self._publish(companion)
         self._publish(record.name)
 
-    def _seal_loss_mask(self) -> None:
-        if self._loss_mask is None:
-            return
-        assert self._loss_mask.tokens == self.tokens, "one flag per token"
+    def _seal_loss_mask(self) -> LossMaskRecord | None:
+        mask, record = self._loss_mask, None
+        if mask is None:
+            return None
+        assert mask.tokens == self.tokens, "one flag per token"
         if self.tokens:
-            self.learnt = self._loss_mask.finish()
-            self._publish(self.learnt.name)
+            record = mask.finish()
+            self._publish(record.name)
         else:
-            self._drop(self._loss_mask.file)
+            self._drop(mask.file)
         self._loss_mask = None
+        return record
 
     def _drop(self, file: PartialFile) -> None:
         """Close and remove the file of a split without tokens."""

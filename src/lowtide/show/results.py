@@ -80,7 +80,7 @@ def _plain(value: object) -> object:
     raise TypeError(f"{type(value)} has no JSON form")
 
 
-def show_tokenized(
+def show_dataset(
     folder: Path,
     manifest: DatasetManifest,
     *,
@@ -88,9 +88,8 @@ def show_tokenized(
     peak_private_bytes: int,
     already_done: bool,
     as_json: bool,
-    quiet: bool = False,
 ) -> None:
-    """Print the result of `tokenize`."""
+    """Print the result of `tokenize` or `export`."""
     if as_json:
         print_json(
             {
@@ -111,10 +110,14 @@ def show_tokenized(
             ("peak memory", f"{format_bytes(peak_private_bytes)} private (measured)"),
         ]
     print_rows(rows)
+
+
+def note_no_validation(manifest: DatasetManifest) -> None:
+    """Say on stderr that no document was held out for validation, where some were expected to be."""
     val = manifest.splits.get("val")
     separator = manifest.settings.get("separator", "file")
     parts = manifest.documents > 1 or separator != "file"
-    if not quiet and parts and manifest.settings.get("val") and not (val and val.tokens):
+    if parts and manifest.settings.get("val") and not (val and val.tokens):
         none = f"none of {manifest.documents} documents was"
         only_text = all(item.kind.split(".")[0] == "text" for item in manifest.inputs)
         if manifest.documents == 1 and only_text:
@@ -126,19 +129,6 @@ def show_tokenized(
             "`--split tail --val 0.1 --restart` holds out the last tenth of the text",
             err=True,
         )
-
-
-def show_exported(
-    out: str, manifest: DatasetManifest, *, already_done: bool, as_json: bool
-) -> None:
-    """Print the result of `export`."""
-    if as_json:
-        print_json({"folder": Path(out), "already_done": already_done, **_counts(manifest)})
-        return
-    rows = [("folder", out), *_manifest_rows(manifest)]
-    if already_done:
-        rows.append(("time", "none: the folder holds this very export already"))
-    print_rows(rows)
 
 
 def show_inspection(

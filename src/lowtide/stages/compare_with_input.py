@@ -1,8 +1,8 @@
 """Compare a dataset with the input it was made from: its first documents again, through the reference encoder.
 
 Of text, a few documents from each block at the front of the input are compared. Of examples, all rows from
-the front, through the template: an example may be split or dropped, so only counting from the first tells
-where the next one lies. Their targets are found here by the plain rule, token by token.
+the front go through the template: an example may be split or dropped, so the place of each follows only from
+those before it. Their targets are found by the plain rule, token by token.
 """
 
 from __future__ import annotations
@@ -40,18 +40,18 @@ from lowtide.units import MIB, format_bytes
 _COMPARED_TEXT_BYTES = 32 * MIB
 _COMPARED_DOCUMENTS = 64
 _LONGEST_ENCODED_BYTES = MIB
-"""The reference takes hundreds of bytes for each byte of a document."""
+"""A longer document is not encoded again: the reference takes hundreds of bytes for each of its bytes."""
 _LONGEST_COMPARED_BYTES = 32 * MIB
-"""A page of parquet, of which a writer makes one for some 20,000 rows, must be read as a whole."""
+"""The longest row or page that is read: writers of parquet put some 20,000 rows into a page."""
 _COMPARED_EXAMPLES = 1000
 _COMPARED_EXAMPLE_BYTES = 8 * MIB
 _LONGEST_EXAMPLE_BYTES = 4 * MIB
 _BESIDE_BYTES = 32 * MIB
-"""What this process may still grow by while the reference works: a block, its documents and their ids."""
+"""Growth of this process while the reference works: a block, its documents and their ids."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Comparison:
+class InputComparison:
     """Documents, or pieces of examples, compared with the input."""
 
     compared: int = 0
@@ -91,13 +91,13 @@ class _Source:
             yield block, block.text.split(delimiter)[:-1], held_out
 
 
-def compare_with_input(dataset: Dataset, vocabulary: Vocabulary) -> Comparison:
-    """Compare a dataset of ours with the input that its manifest names, as far as it is unchanged."""
+def compare_with_input(dataset: Dataset, vocabulary: Vocabulary) -> InputComparison:
+    """Compare a dataset of ours with the inputs that its manifest names, if they are unchanged."""
     assert dataset.manifest is not None, "a peer's files name no input"
     settings = settings_of_manifest(dataset.manifest)
     if settings.split_rule == "tail":
         why = "documents are compared with their input for the hash split only"
-        return Comparison(why_no_more=why)
+        return InputComparison(why_no_more=why)
     try:
         inputs = _unchanged_inputs(dataset.manifest, settings)
         source = _Source(
@@ -108,7 +108,7 @@ def compare_with_input(dataset: Dataset, vocabulary: Vocabulary) -> Comparison:
         )
         examples = _same_template(source) if settings.examples is not None else None
     except LowtideError as error:
-        return Comparison(why_no_more=error.problem)
+        return InputComparison(why_no_more=error.problem)
     if examples is None:
         return _compare_documents(dataset, source)
     try:
@@ -134,9 +134,9 @@ def _unchanged_inputs(manifest: DatasetManifest, settings: TokenizeSettings) -> 
 def _fenced_reference(
     source: _Source, marks: Mapping[str, int] | None = None
 ) -> Iterator[ReferenceApart]:
-    """The reference in a child that leaves a quarter of the memory free, less what this process holds.
+    """The reference in a child process. With this process, it leaves a quarter of the memory free.
 
-    With little memory free that would leave it nothing: then it takes half of what is free.
+    Where less than that is free, it takes half of what is.
     """
     limit = machine_limit()
     share_bytes = max(limit.spare_bytes, limit.total_bytes // 2)
@@ -154,7 +154,7 @@ def _fenced_reference(
 # Documents of text
 
 
-def _compare_documents(dataset: Dataset, source: _Source) -> Comparison:
+def _compare_documents(dataset: Dataset, source: _Source) -> InputComparison:
     compared, different, why = 0, [], ""
     try:
         with _fenced_reference(source) as reference:
@@ -179,7 +179,7 @@ def _compare_documents(dataset: Dataset, source: _Source) -> Comparison:
     except DataError as error:
         why = f"no further than this: {error.problem}"
     why = why or ("" if compared else "no document lies in one piece")
-    return Comparison(compared=compared, differences=tuple(different), why_no_more=why)
+    return InputComparison(compared=compared, differences=tuple(different), why_no_more=why)
 
 
 def _documents_of_input(source: _Source) -> Iterator[tuple[str, int, bytes]]:
@@ -220,7 +220,7 @@ class _ExpectedPiece:
 
 
 def _same_template(source: _Source) -> PreparedExamples:
-    """How the examples were read; UsageError if the template has changed since."""
+    """How the examples were read; UsageError if the template was changed since."""
     examples = prepare_examples(source.settings, source.vocabulary, source.inputs, source.delimiter)
     assert examples is not None, "only examples come here"
     now, before = examples.settings, source.settings
@@ -232,7 +232,9 @@ def _same_template(source: _Source) -> PreparedExamples:
     return examples
 
 
-def _compare_examples(dataset: Dataset, source: _Source, examples: PreparedExamples) -> Comparison:
+def _compare_examples(
+    dataset: Dataset, source: _Source, examples: PreparedExamples
+) -> InputComparison:
     numbers = dict.fromkeys(dataset.splits, 0)
     compared, different, why = 0, [], ""
     try:
@@ -247,7 +249,7 @@ def _compare_examples(dataset: Dataset, source: _Source, examples: PreparedExamp
     except DataError as error:
         why = f"no further than this: {error.problem}"
     why = why or ("" if compared else "the input holds no example")
-    return Comparison(compared=compared, differences=tuple(different), why_no_more=why)
+    return InputComparison(compared=compared, differences=tuple(different), why_no_more=why)
 
 
 def _difference(dataset: Dataset, piece: _ExpectedPiece, number: int) -> str:

@@ -1,7 +1,6 @@
-"""What `train-tokenizer` came to: as names and sentences for people, as plain values for scripts.
+"""The result of `train-tokenizer`: as names and sentences for people, as plain values for scripts.
 
-What text brings with it (tokens, paths) is escaped before it becomes a sentence: a token may well be a
-sequence that clears the screen.
+Tokens and paths are escaped: a token may be a sequence that clears the screen.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from lowtide.stages.learn_run import Learning, LearntSize
 from lowtide.stages.measure_tokenizer import Comparison, NotCompared
 from lowtide.stages.tokenizer_files import RUN_NAME, TokenizerManifest
 from lowtide.stages.train_tokenizer import TokenizerResult
-from lowtide.units import format_bytes, format_count, format_seconds
+from lowtide.units import format_bytes, format_count, format_seconds, printable
 
 LONGEST_TOKENS = 5
 _SHOWN_CHARACTERS = 40
@@ -26,7 +25,7 @@ Rows = list[tuple[str, str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LongToken:
-    """A token as it can be shown."""
+    """A token as it is shown."""
 
     text: str
     """Escaped, and cut where it is too long for a line."""
@@ -36,7 +35,7 @@ class LongToken:
 def training_rows(result: TokenizerResult) -> Rows:
     """The result as names and sentences, each figure with where it comes from."""
     manifest = result.manifest
-    rows = [("folder", escape_text(str(result.folder))), *_corpus_rows(manifest)]
+    rows = [("folder", printable(str(result.folder))), *_corpus_rows(manifest)]
     for number, size in enumerate(manifest.learnt[:_SHOWN_SIZES]):
         rows += _size_rows(size, manifest.settings.min_frequency)
         if isinstance(result.comparison, Comparison):
@@ -46,13 +45,15 @@ def training_rows(result: TokenizerResult) -> Rows:
     if result.learning is not None:
         if isinstance(result.comparison, NotCompared):
             rows.append(("compared", f"not with gpt2: {result.comparison.why}"))
-        rows += _longest_rows(longest_tokens(result.learning))
-    rows.append(("picture", escape_text(str(result.folder / PICTURE_NAME))))
+        for number, token in enumerate(longest_tokens(result.learning)):
+            name = "" if number else "longest"
+            rows.append((name, f"{token.text} ({token.size_bytes:,} bytes)"))
+    rows.append(("picture", printable(str(result.folder / PICTURE_NAME))))
     return rows + _effort_rows(result)
 
 
 def training_record(result: TokenizerResult) -> dict[str, object]:
-    """The result under its names. What only the run itself could measure is None when it was done before."""
+    """The result as plain values. What only a run can measure is None if the folder was finished before."""
     manifest = result.manifest
     longest = None if result.learning is None else longest_tokens(result.learning)
     return {
@@ -98,7 +99,7 @@ def show_token(token: bytes) -> str:
 
 
 def _quote(text: str) -> str:
-    """No two texts that are shown whole look the same."""
+    """Quote the text; different texts that are shown whole look different."""
     shown = ""
     for character in text:
         piece = f"\\{character}" if character in '"\\' else _visible(character)
@@ -106,11 +107,6 @@ def _quote(text: str) -> str:
             return f'"{shown}…"'
         shown += piece
     return f'"{shown}"'
-
-
-def escape_text(text: str) -> str:
-    """The text with everything escaped that would move a cursor, change a colour or turn the writing round."""
-    return "".join(map(_visible, text))
 
 
 def _visible(character: str) -> str:
@@ -168,13 +164,6 @@ def _compare(comparison: Comparison, number: int) -> str:
     text = f"{comparison.text} ({format_bytes(comparison.text_bytes)})"
     gpt2 = f"gpt2 {comparison.gpt2:.2f}: {rate / comparison.gpt2:.2f} × as much (measured)"
     return f"{rate:.2f} bytes a token on {text}, {gpt2}"
-
-
-def _longest_rows(tokens: list[LongToken]) -> Rows:
-    """The name stands before the first only."""
-    names = ["longest", *[""] * (len(tokens) - 1)]
-    values = [f"{token.text} ({token.size_bytes:,} bytes)" for token in tokens]
-    return list(zip(names, values, strict=False))
 
 
 def _effort_rows(result: TokenizerResult) -> Rows:

@@ -1,32 +1,31 @@
-"""The story of `--dry-run`: what a run would read, write, use and take, from a few samples of the input."""
+"""`tokenize --dry-run`: what a run would read, write, use and take, from a few samples of the input."""
 
 from __future__ import annotations
 
 import itertools
 import math
-import operator
-import shutil
 import time
 from collections.abc import Sequence
 from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lowtide.errors import DataError, DoesNotFitError, UsageError
+from lowtide.errors import DataError
 from lowtide.memory.allocator import return_large_pieces
 from lowtide.memory.budget import Budget
 from lowtide.settings import TokenizeSettings
 from lowtide.source.arrow_memory import plain_allocation
 from lowtide.source.blocks import Block, ReadSettings
-from lowtide.source.find_inputs import InputFile, InputKind, Skipped, describe_skipped
+from lowtide.source.find_inputs import InputFile, InputKind
 from lowtide.source.sample import SampledText, count_documents, sample_inputs
-from lowtide.stages.encode_blocks import make_run
-from lowtide.stages.folder import check_folder, nearest_folder
-from lowtide.stages.job import ExampleCounts, describe_inputs
+from lowtide.stages.dry_run import DryRun, Known, Rows, check_dry_run, look_around, predict_sum
+from lowtide.stages.encode_blocks import arrange_block
+from lowtide.stages.folder import SHARDS
+from lowtide.stages.job import ExampleCounts
 from lowtide.stages.prepare import Prepared, describe_held_out, prepare
-from lowtide.storage.paths import as_path
+from lowtide.stages.read_inputs import describe_inputs
 from lowtide.tokenizer.encode import Encoder
-from lowtide.units import KIB, format_bytes, format_count, format_seconds
+from lowtide.units import KIB, format_bytes, format_count
 
 _SAMPLES = 64
 _SAMPLE_BYTES = 64 * KIB
@@ -42,25 +41,13 @@ _MANIFEST_BYTES, _MANIFEST_INPUT_BYTES = 2 * KIB, 160
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Estimate:
-    """Figures before the work. Sizes of inputs and free disk are measured, the rest is predicted."""
+class Estimate(DryRun):
+    """The dry run of `tokenize`."""
 
-    inputs: int
-    skipped: tuple[Skipped, ...]
-    """Files of the folders and globs that would not be read."""
-    input_bytes: int
-    sampled_bytes: int
     tokens: int
     tokens_spread: float
     """How far `tokens` may be off in 19 of 20 cases, as a share of it; 0 when everything was sampled."""
     documents: int
-    text_bytes: int
-    disk_needed_bytes: int
-    disk_free_bytes: int
-    seconds: float
-    budget: str
-    spending: dict[str, int]
-    workers: int
     held_out: str
     """What is kept for validation, in words."""
     longest_line_bytes: int
@@ -70,38 +57,21 @@ class Estimate:
     too_long: int | None = None
     """Examples of more tokens than fit; None for text."""
 
-    def as_record(self) -> dict[str, object]:
-        """All figures under their names, for `--json`; what only examples have, only for them."""
-        return {name: value for name, value in asdict(self).items() if value is not None}
-
-    def rows(self) -> list[tuple[str, str]]:
+    def rows(self) -> Rows:
         """The estimate as names and sentences, each figure with where it comes from."""
-        files = "1 file" if self.inputs == 1 else f"{self.inputs} files"
         spread = f"± {100 * self.tokens_spread:.1f} %"
-        spent = ", ".join(f"{name} {format_bytes(size)}" for name, size in self.spending.items())
-        return [
-            ("input", f"{files}, {format_bytes(self.input_bytes)} (measured)"),
-            *([("skipped", describe_skipped(self.skipped))] if self.skipped else []),
-            ("sample", f"{format_bytes(self.sampled_bytes)} of text read"),
+        contents = [
             ("tokens", f"{format_count(self.tokens)} {spread} (predicted from the sample)"),
             *self._document_rows(),
             ("held out", self.held_out),
-            (
-                "disk",
-                f"{format_bytes(self.disk_needed_bytes)} needed (predicted), "
-                f"{format_bytes(self.disk_free_bytes)} free (measured)",
-            ),
-            ("time", f"{format_seconds(self.seconds)} (predicted from a short probe)"),
-            ("memory", f"budget {self.budget}"),
-            ("spent on", spent),
-            (
-                "limits",
-                f"lines and values up to {format_bytes(self.longest_line_bytes)}, stretches without a "
-                f"safe cut up to {format_bytes(self.longest_word_bytes)}",
-            ),
         ]
+        limits = (
+            f"lines and values up to {format_bytes(self.longest_line_bytes)}, stretches without a "
+            f"safe cut up to {format_bytes(self.longest_word_bytes)}"
+        )
+        return self.rows_around(contents, written="needed", limits=limits)
 
-    def _document_rows(self) -> list[tuple[str, str]]:
+    def _document_rows(self) -> Rows:
         if self.learnt_tokens is None or self.too_long is None:
             return [("documents", f"{format_count(self.documents)} (predicted)")]
         share = 100 * self.learnt_tokens / max(1, self.tokens)
@@ -127,10 +97,7 @@ def estimate(
     Without `out` the disk is the current folder's. `seed` draws the places that are read.
     """
     started = time.perf_counter()
-    refuse_stdin(inputs)
-    folder = None if out is None else as_path(out)
-    if folder is not None:
-        check_folder(folder)
+    folder = check_dry_run(inputs, out, SHARDS)
     prepared = prepare(inputs, settings, out=folder, memory=memory, workers=workers)
     return_large_pieces()
     with closing(prepared), plain_allocation():
@@ -149,18 +116,10 @@ def estimate(
             "no text was found in the inputs",
             remedy="check the paths and `--column` or `--separator`",
         )
-    found = _predict(prepared, samples, probe, documents, start_seconds, free_bytes(folder))
-    refuse_full_disk(found.disk_needed_bytes, found.disk_free_bytes, folder)
+    known = look_around(prepared, samples, folder)
+    found = _predict(prepared, samples, probe, documents, start_seconds, known)
+    found.refuse_full_disk(folder)
     return found
-
-
-def refuse_stdin(inputs: Sequence[str]) -> None:
-    """Nothing can be predicted about what comes only once."""
-    if "-" in inputs:
-        raise UsageError(
-            "standard input can be read only once, so nothing can be said about it beforehand",
-            remedy="leave out `--dry-run`, or save the input to a file and name that",
-        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,8 +162,8 @@ def _encode(block: Block, encoder: Encoder, prepared: Prepared) -> tuple[int, Ex
     """The tokens of a block, and what became of its examples."""
     encoded = encoder.encode(block.text, document_count=block.document_count)
     if prepared.recipe.examples:
-        made = make_run(block, encoded, prepared.recipe, continues=False)
-        return len(made.run.tokens), made.examples or ExampleCounts()
+        made = arrange_block(block, encoded, prepared.recipe, continues=False)
+        return len(made.arranged.tokens), made.examples or ExampleCounts()
     delimiters = block.document_count if prepared.settings.placement == "none" else 0
     return len(encoded.ids) - delimiters, ExampleCounts()
 
@@ -215,28 +174,23 @@ def _predict(
     probe: _Probe,
     documents: int,
     start_seconds: float,
-    free_bytes: int,
+    known: Known,
 ) -> Estimate:
-    weights = [sample.stands_for for sample in samples]
-    tokens = round(_weighted(probe.tokens, weights))
+    tokens = round(predict_sum(probe.tokens, samples))
     parts = [
         count * sample.stretch_bytes / sample.input_bytes
         for count, sample in zip(probe.tokens, samples, strict=True)
     ]
-    sampled_bytes = sum(sample.text_bytes for sample in samples)
-    text_bytes = _weighted([sample.text_bytes for sample in samples], weights)
-    is_whole = all(weight == 1 for weight in weights)
+    text_bytes = predict_sum([sample.text_bytes for sample in samples], samples)
+    is_whole = all(sample.stands_for == 1 for sample in samples)
     # by the text, not by weights: a short sample has a long start
-    whole = text_bytes / max(1, sampled_bytes)
+    whole = text_bytes / max(1, known.sampled_bytes)
     read_seconds = whole * sum(sample.seconds for sample in samples)
     all_seconds = read_seconds + whole * probe.encode_seconds
     work_seconds = max(read_seconds, all_seconds / prepared.allowances.workers)  # one thread reads
     has_bits = prepared.recipe.examples is not None
     return Estimate(
-        inputs=len(prepared.inputs),
-        skipped=prepared.skipped,
-        input_bytes=prepared.input_bytes,
-        sampled_bytes=sampled_bytes,
+        known=known,
         tokens=tokens,
         tokens_spread=0.0 if is_whole else _spread(parts),
         documents=documents,
@@ -246,16 +200,12 @@ def _predict(
         + (tokens // 8 if has_bits else 0)
         + len(prepared.inputs) * _MANIFEST_INPUT_BYTES
         + _MANIFEST_BYTES,
-        disk_free_bytes=free_bytes,
         seconds=start_seconds + _FOLDER_SECONDS + probe.warm_up_seconds + work_seconds,
-        budget=prepared.budget.in_words,
-        spending=prepared.allowances.needs,
-        workers=prepared.allowances.workers,
         held_out=describe_held_out(prepared),
         longest_line_bytes=prepared.allowances.row_limit_bytes,
         longest_word_bytes=prepared.allowances.word_limit_bytes,
-        learnt_tokens=round(_weighted(probe.learnt_tokens, weights)) if has_bits else None,
-        too_long=round(_weighted(probe.too_long, weights)) if has_bits else None,
+        learnt_tokens=round(predict_sum(probe.learnt_tokens, samples)) if has_bits else None,
+        too_long=round(predict_sum(probe.too_long, samples)) if has_bits else None,
     )
 
 
@@ -265,11 +215,6 @@ def _time_fingerprints(inputs: Sequence[InputFile]) -> float:
     started = time.perf_counter()
     describe_inputs(some)
     return (time.perf_counter() - started) * len(inputs) / len(some)
-
-
-def _weighted(figures: Sequence[float], weights: Sequence[float]) -> float:
-    """The sum over the whole input of what each sample has."""
-    return math.fsum(map(operator.mul, figures, weights))
 
 
 def _predict_documents(
@@ -294,18 +239,3 @@ def _spread(parts: list[float]) -> float:
     squares = math.fsum((one - other) ** 2 for one, other in itertools.pairwise(parts))
     variance = squares / 2 * len(parts) / (len(parts) - 1)
     return max(_LEAST_SPREAD, _STANDARD_ERRORS * math.sqrt(variance) / total)
-
-
-def free_bytes(out: Path | None) -> int:
-    """Free space where the folder is or will be; without one, in the current folder."""
-    return shutil.disk_usage(nearest_folder(out or Path())).free
-
-
-def refuse_full_disk(needed_bytes: int, free_bytes: int, out: Path | None) -> None:
-    """DoesNotFitError where more will be written than there is space for."""
-    if needed_bytes > free_bytes:
-        raise DoesNotFitError(
-            f"about {format_bytes(needed_bytes)} will be written and {format_bytes(free_bytes)} are free in "
-            f"{nearest_folder(out or Path())}",
-            remedy="free space or pass an `--out` on a larger disk",
-        )

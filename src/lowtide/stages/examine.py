@@ -13,7 +13,7 @@ from lowtide.shards.layout import MANIFEST_NAME, TokenArray
 from lowtide.shards.read import Dataset
 from lowtide.shards.read import open_dataset as open_at
 from lowtide.shards.verify import Progress, Verification, verify_dataset
-from lowtide.stages.compare_with_input import Comparison, compare_with_input
+from lowtide.stages.compare_with_input import InputComparison, compare_with_input
 from lowtide.storage.paths import as_path
 from lowtide.tokenizer.reference import make_reference
 from lowtide.tokenizer.vocabulary import Vocabulary, load_vocabulary
@@ -70,11 +70,11 @@ def verify(
     folder = as_path(path)
     refuse_what_is_no_dataset(folder)
     verified = verify_dataset(folder, tokenizer=tokenizer_record(tokenizer), progress=progress)
-    found = Comparison()
+    found = InputComparison()
     if verified.sound and (folder / MANIFEST_NAME).is_file():
         dataset = open_at(folder)
         vocabulary, why = _find_vocabulary(dataset, tokenizer)
-        found = Comparison(why_no_more=why)
+        found = InputComparison(why_no_more=why)
         if vocabulary is not None:
             found = compare_with_input(dataset, vocabulary)
     return Proof(

@@ -2,9 +2,9 @@
 
     context 4, learnt *      a b c* d* e f* g     split: a b c* d* | d e f* g    truncate: a b c* d*    skip:
 
-A piece goes on from the last token of the one before, which is there to be seen and not learnt again: without
-it the next token would have nothing before it. Nor has the first token of an example, which is never learnt.
-A piece in which nothing is learnt is dropped: it would cost a window and teach nothing.
+A piece begins with the last token of the one before, as context: it is not a target again. The first token of
+an example has no context and is never a target. A piece without a target is dropped: it would take up a
+sequence and teach nothing.
 """
 
 from __future__ import annotations
@@ -15,48 +15,48 @@ import numpy as np
 import numpy.typing as npt
 
 from lowtide.settings import TooLong
-from lowtide.stages.arrange import Flags, Run
+from lowtide.stages.arrange import Arranged, Flags
 
 Numbers = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fitted:
-    """Examples that fit, and what became of those that did not."""
+    """Examples cut to the context, and how many were too long or dropped."""
 
-    run: Run
+    arranged: Arranged
     origin: Numbers
-    """For each piece of `run`, the number of the example it came from."""
+    """For each piece of `arranged`, the number of the example it came from."""
     too_long: int
     dropped: int
 
     @property
     def examples(self) -> int:
-        """Examples of which something is left; one that was split counts once."""
+        """Number of examples of which something is left; one that was split counts once."""
         return int(np.count_nonzero(np.diff(self.origin, prepend=-1)))
 
 
-def fit_examples(run: Run, *, context: int, policy: TooLong) -> Fitted:
-    """Pieces of at most `context` tokens, with something to learn in each. The run holds whole examples."""
-    assert run.learnt is not None
-    starts = np.concatenate(([0], run.ends[:-1])).astype(np.int64)[: len(run.ends)]
-    lengths = run.ends - starts
+def fit_examples(arranged: Arranged, *, context: int, policy: TooLong) -> Fitted:
+    """Pieces of at most `context` tokens, with something to learn in each. All examples are whole."""
+    assert arranged.learnt is not None
+    starts = np.concatenate(([0], arranged.ends[:-1])).astype(np.int64)[: len(arranged.ends)]
+    lengths = arranged.ends - starts
     pieces, origin = _cut(starts, lengths, context, policy)
-    teaches = _teaches(pieces, run.learnt)
+    teaches = _teaches(pieces, arranged.learnt)
     too_long, dropped = int((lengths > context).sum()), int((~teaches).sum())
     if too_long or dropped:
-        fitted = _copy(run, run.learnt, pieces[teaches])
+        fitted = _copy(arranged, arranged.learnt, pieces[teaches])
     else:
-        learnt = run.learnt.copy()
+        learnt = arranged.learnt.copy()
         learnt[starts] = False
-        fitted = Run(tokens=run.tokens, ends=run.ends, learnt=learnt)
-    return Fitted(run=fitted, origin=origin[teaches], too_long=too_long, dropped=dropped)
+        fitted = Arranged(tokens=arranged.tokens, ends=arranged.ends, learnt=learnt)
+    return Fitted(arranged=fitted, origin=origin[teaches], too_long=too_long, dropped=dropped)
 
 
 def _cut(
     starts: Numbers, lengths: Numbers, context: int, policy: TooLong
 ) -> tuple[Numbers, Numbers]:
-    """Where pieces begin and end, a row each, and the example that each belongs to."""
+    """Where each piece begins and ends, a row each, and the number of its example."""
     numbers = np.arange(len(starts))
     if policy == "skip":
         numbers = numbers[lengths <= context]
@@ -73,7 +73,7 @@ def _cut(
 
 
 def _teaches(pieces: Numbers, learnt: Flags) -> Flags:
-    """Whether something is learnt in a piece behind its first token, a flag each."""
+    """A flag for each piece: whether there is a target after its first token."""
     places = np.flatnonzero(learnt)
     begins, stops = pieces[:, 0], pieces[:, 1]
     before = np.searchsorted(places, np.minimum(begins + 1, stops))
@@ -81,19 +81,21 @@ def _teaches(pieces: Numbers, learnt: Flags) -> Flags:
     return found
 
 
-def _copy(run: Run, learnt: Flags, pieces: Numbers) -> Run:
-    """The tokens of the pieces, one behind the other; a token that two of them share comes twice."""
+def _copy(arranged: Arranged, learnt: Flags, pieces: Numbers) -> Arranged:
+    """The tokens of the pieces, one after another; a token that two of them share comes twice."""
     begins, stops = pieces[:, 0], pieces[:, 1]
     ends = np.cumsum(stops - begins)
     firsts = ends - (stops - begins)
     again = begins[1:] < stops[:-1]
     shared = begins[1:][again]
     places = (firsts[1:] - (np.cumsum(again) - again))[again]
-    stays = _inside(pieces, len(run.tokens))
+    stays = _inside(pieces, len(arranged.tokens))
     flags = np.insert(learnt[stays], places, False)
     flags[firsts] = False
-    return Run(
-        tokens=np.insert(run.tokens[stays], places, run.tokens[shared]), ends=ends, learnt=flags
+    return Arranged(
+        tokens=np.insert(arranged.tokens[stays], places, arranged.tokens[shared]),
+        ends=ends,
+        learnt=flags,
     )
 
 

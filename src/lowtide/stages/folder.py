@@ -1,4 +1,4 @@
-"""The output folder: who may write into it, whose it is, and how a run is asked to stop."""
+"""The output folder: which command may write into it, its lock, and the file that asks a run to stop."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from pathlib import Path
 
 from lowtide.errors import UsageError
 from lowtide.journal import LOG_NAME
-from lowtide.shards.export import EXPORT_PROGRESS_NAME
 from lowtide.shards.layout import MANIFEST_NAME, WORK_FOLDER
 from lowtide.storage.publish import remove_leftovers, storage_errors, sync_folder
 from lowtide.tokenizer.byte_pair_files import TRAINED_MANIFEST_NAME
@@ -22,18 +21,18 @@ from lowtide.training.run_folder import TOKENIZER as RUN_TOKENIZER
 STOP_NAME = ".stop"
 LOCK_NAME = "lock"
 ASIDE = ".replaced"
-"""Where a run that is being replaced lies until the new one stands."""
+"""Folder for a run that is being replaced, until the new one has a checkpoint."""
 _HELD = (errno.EAGAIN, errno.EWOULDBLOCK, errno.EACCES, errno.EDEADLK)
-"""What the system says of a file that somebody else has locked."""
+"""Error numbers of a file that another process has locked."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FolderKind:
-    """What a command leaves in its output folder, so that folders of other commands are told apart."""
+    """What a command leaves in its output folder: by that, folders of different commands are distinguished."""
 
     manifest_name: str
     work_name: str
-    """The file in the work folder that says the folder is being made by this command."""
+    """The file in the work folder that shows which command is making the folder."""
     in_words: str
     written: tuple[str, ...] = ()
     """Folders inside it that are written to and cleared."""
@@ -59,13 +58,16 @@ RUN = FolderKind(
     in_words="a training run",
     written=(RUN_TOKENIZER, CHECKPOINTS, ASIDE, f"{CHECKPOINTS}/{ASIDE}"),
 )
-_EXPORT = FolderKind(
-    manifest_name=MANIFEST_NAME, work_name=EXPORT_PROGRESS_NAME, in_words="an unfinished export"
+EXPORT = FolderKind(
+    manifest_name=MANIFEST_NAME,
+    work_name="export.json",
+    progress_name="export_progress.json",
+    in_words="an unfinished `export`",
 )
 
 
 def check_folder(folder: Path, kind: FolderKind = SHARDS) -> None:
-    """Refuse a folder that is none, or that holds other things; nothing is changed."""
+    """UsageError for a file, and for a folder that holds other things. Changes nothing."""
     with storage_errors(folder, doing="read"):
         if not folder.exists():
             return
@@ -80,7 +82,7 @@ def check_folder(folder: Path, kind: FolderKind = SHARDS) -> None:
 
 
 def _find_other(folder: Path, kind: FolderKind) -> str | None:
-    """The first thing in a folder that a run of this kind did not leave there."""
+    """Something in the folder that a run of this kind did not leave there."""
     names = {entry.name for entry in folder.iterdir()} - {STOP_NAME}
     work = folder / WORK_FOLDER
     if names and kind.manifest_name not in names and WORK_FOLDER not in names:
@@ -90,14 +92,14 @@ def _find_other(folder: Path, kind: FolderKind) -> str | None:
     for path in (folder / LOG_NAME, work, *entries, *written, *_steps(folder, kind)):
         if path.is_symlink():  # not ours: writing would change the file that the link leads to
             return f"{path.relative_to(folder)}, which is a link"
-    for begun in (SHARDS, TOKENIZER, RUN, _EXPORT):
+    for begun in (SHARDS, TOKENIZER, EXPORT, RUN):
         if begun.work_name != kind.work_name and (work / begun.work_name).exists():
             return begun.in_words
     return None
 
 
 def _steps(folder: Path, kind: FolderKind) -> list[Path]:
-    """A run's checkpoints, whole and partial."""
+    """The folders of a training run's checkpoints, unfinished ones included."""
     place = folder / CHECKPOINTS
     if CHECKPOINTS not in kind.written or not place.is_dir():
         return []
@@ -105,7 +107,7 @@ def _steps(folder: Path, kind: FolderKind) -> list[Path]:
 
 
 def make_folder(folder: Path, kind: FolderKind = SHARDS) -> None:
-    """The folder and its work folder exist afterwards; one that holds other things is refused."""
+    """Make the folder and its work folder, unless it holds other things."""
     check_folder(folder, kind)
     with storage_errors(folder):
         missing = [path for path in (folder, *folder.parents) if not path.exists()]
@@ -117,7 +119,7 @@ def make_folder(folder: Path, kind: FolderKind = SHARDS) -> None:
 
 
 def nearest_folder(path: Path) -> Path:
-    """The path itself or the first one above it that exists: where a disk is asked before anything is made."""
+    """The path itself or the first folder above it that exists: its disk will hold what is made at `path`."""
     return next(one for one in (path, *path.absolute().parents) if one.exists())
 
 
@@ -142,7 +144,7 @@ def hold_lock(folder: Path) -> Iterator[None]:
 
 
 def remove_killed_writes(folder: Path) -> None:
-    """Clear away what a run was writing when it was killed. For the holder of the lock: else it is in use."""
+    """Remove what a run was writing when it was killed. Only the holder of the lock may: else it is in use."""
     remove_leftovers(folder / WORK_FOLDER)
     remove_leftovers(folder)
 
@@ -156,7 +158,7 @@ def _is_at(path: Path, descriptor: int) -> bool:
 
 
 def try_lock(descriptor: int) -> bool:
-    """Whether the open file is ours alone now, and as long as it or a copy that a child inherits is open.
+    """Lock the open file for as long as it, or a copy that a child inherits, is open; False if another has it.
 
     OSError where the file system keeps no locks.
     """
@@ -177,13 +179,13 @@ def try_lock(descriptor: int) -> bool:
 
 
 def finish_folder(folder: Path) -> None:
-    """After the manifest stands, the work folder is not needed, and a `.stop` came too late."""
+    """Remove the work folder, which a finished folder does not need, and a `.stop` that came too late."""
     take_stop_file(folder)
     shutil.rmtree(folder / WORK_FOLDER, ignore_errors=True)
 
 
 def abandon_folder(folder: Path) -> None:
-    """After an error before the first token: as if the run had never been, for all that is ours."""
+    """Remove everything of a run that failed before its first token."""
     (folder / LOG_NAME).unlink(missing_ok=True)
     finish_folder(folder)
     with suppress(OSError):  # it holds something, and so it stays
@@ -191,7 +193,7 @@ def abandon_folder(folder: Path) -> None:
 
 
 def take_stop_file(folder: Path) -> str | None:
-    """Why to stop, where someone left a `.stop`; it is consumed, so that the next run goes on.
+    """The reason to stop, if there is a `.stop`. It is removed, so that the next run does not stop too.
 
     A folder of that name, or a file that only its owner may remove, is a stop as well.
     """

@@ -30,7 +30,7 @@ class MemoryGuard:
         self._steps = Steps(self._thresholds)
         self._listen = listen
         self._foreign_bytes = foreign_bytes
-        """What the process held before the run, and is not the run's."""
+        """Memory that the process held before the run."""
         self._foreign_pids = foreign_pids
         """Child processes from before the run: their memory is not counted."""
         self._sampled = time.monotonic()

@@ -1,7 +1,6 @@
 """Documents that a tokenizer does not learn from, and a few MiB of them kept to measure it on.
 
-Which ones is decided by the same hash as in `tokenize`: with the same `--val`, what is validation text there
-was never seen here.
+The same hash decides as in `tokenize`: with the same `--val`, validation text there was never seen here.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ HELD_OUT_NAME = "held_out.text"
 
 
 class HeldOutText:
-    """Takes held-out documents out of blocks, and appends the first of them to a file in the work folder."""
+    """Takes held-out documents out of blocks, and keeps the first of them in a file in the work folder."""
 
     def __init__(
         self, work: Path, *, fraction: float, delimiter: bytes, is_open: bool, kept_bytes: int
@@ -55,7 +54,7 @@ class HeldOutText:
         return self._delimiter.join(pieces[index] for index in np.flatnonzero(~flags))
 
     def sync(self) -> int:
-        """How many bytes stand in the file, durably."""
+        """Sync the file; its size in bytes."""
         if self._file is not None:
             with storage_errors(self._path):
                 self._file.flush()

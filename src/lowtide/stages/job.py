@@ -6,31 +6,33 @@ folder inside the output folder until the manifest stands.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
 
-from lowtide.errors import (
-    ChangedInputError,
-    DataError,
-    StoppedError,
-    UsageError,
-    VerificationError,
-)
-from lowtide.source.blocks import LISTED_BAD_ROWS
-from lowtide.source.find_inputs import InputFile
-from lowtide.source.stream import BadRow, Block
+from lowtide.errors import UsageError, VerificationError
+from lowtide.source.blocks import LISTED_BAD_ROWS, BadRow, Block
 from lowtide.storage.decode_json import convert_json, explain
-from lowtide.storage.fingerprint import fingerprint_file
 from lowtide.storage.sealed_json import read_sealed, write_sealed
 
 _SHOWN_DIFFERENCES = 8
 _T = TypeVar("_T")
+
+
+class InputFacts(Protocol):
+    """What records of an input have in common."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def size_bytes(self) -> int: ...
+    @property
+    def fingerprint(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,6 +46,21 @@ class JobInput:
     fingerprint: str
 
 
+def job_inputs(recorded: Iterable[InputFacts], now: Sequence[JobInput]) -> tuple[JobInput, ...]:
+    """The inputs that a manifest records. It keeps no modification times: those of `now` stand in."""
+    times = {item.name: item.modified_ns for item in now}
+    return tuple(
+        JobInput(
+            name=item.name,
+            kind=item.kind,
+            size_bytes=item.size_bytes,
+            modified_ns=times.get(item.name, 0),
+            fingerprint=item.fingerprint,
+        )
+        for item in recorded
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Counts:
     """What has been counted so far; stored with every checkpoint."""
@@ -55,19 +72,19 @@ class Counts:
     bad: tuple[BadRow, ...] = ()
     empty_documents: int = 0
     unknown_tokens: int = 0
-    """Tokens that stand for text which has no token."""
+    """Tokens that stand for text for which the vocabulary has none."""
     examples: int = 0
-    """Those of which there are tokens."""
+    """Examples that became tokens."""
     learnt_tokens: int = 0
     too_long: int = 0
-    """Examples of more tokens than fit."""
+    """Examples with more tokens than the context holds."""
     dropped: int = 0
-    """Pieces of examples left out because nothing in them is learnt."""
+    """Pieces of examples that were left out because no token in them is a target."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExampleCounts:
-    """What became of the examples of a block; all 0 for text."""
+    """What became of the examples in a block."""
 
     examples: int = 0
     learnt_tokens: int = 0
@@ -119,79 +136,8 @@ def load_record(path: Path, kind: type[_T]) -> _T:
         ) from cause
 
 
-def describe_inputs(inputs: Sequence[InputFile]) -> tuple[JobInput, ...]:
-    """Fingerprints of all inputs: at most 1 MiB is read of each. A stream has none."""
-    return tuple(_describe_input(item) for item in inputs)
-
-
-def _describe_input(item: InputFile) -> JobInput:
-    name = str(item.path)
-    if item.stream is not None:
-        return JobInput(name=name, kind=item.kind, size_bytes=0, modified_ns=0, fingerprint="")
-    return JobInput(
-        name=name,
-        kind=f"{item.kind}.{item.compression}" if item.compression else str(item.kind),
-        size_bytes=item.size_bytes,
-        modified_ns=_stat(item.path).st_mtime_ns,
-        fingerprint=fingerprint_file(item.path),
-    )
-
-
-def _stat(path: Path) -> os.stat_result:
-    try:
-        return path.stat()
-    except OSError as cause:
-        raise DataError(
-            f"{path} was there and cannot be read any more: {cause.strerror}",
-            remedy="put it back as it was, and run the same command again",
-        ) from cause
-
-
-@contextmanager
-def refuse_written_inputs(inputs: Sequence[JobInput], found: Sequence[InputFile]) -> Iterator[None]:
-    """Raise ChangedInputError if an input was written to since it was `found`; checked after the run or a stop.
-
-    A hard link, other rights and a time that was set back look alike: the fingerprint decides. `read_blocks`
-    looks at every byte, at the end of a file and when a run is resumed inside it.
-    """
-    try:
-        yield
-    except StoppedError:
-        _refuse_written(inputs, found)
-        raise
-    _refuse_written(inputs, found)
-
-
-def _refuse_written(inputs: Sequence[JobInput], found: Sequence[InputFile]) -> None:
-    for item, file in zip(inputs, found, strict=True):
-        if file.stream is not None:
-            continue
-        now = _stat(file.path)
-        if (now.st_size, now.st_mtime_ns) != (item.size_bytes, item.modified_ns) or (
-            now.st_ctime_ns != file.changed_ns and fingerprint_file(file.path) != item.fingerprint
-        ):
-            raise ChangedInputError(
-                f"{item.name} was written to while it was read",
-                remedy="let whatever writes it finish, then pass `--restart`",
-            )
-
-
-def disown_changed(inputs: Sequence[JobInput], found: Sequence[InputFile]) -> tuple[JobInput, ...]:
-    """The inputs; those touched since they were `found` get a fingerprint that no file has.
-
-    A run that met a ChangedInputError is stored with them: its tokens are of two versions, and nobody may
-    resume it because size, time and samples happen to be the old ones.
-    """
-    return tuple(
-        item
-        if file.stream is not None or _stat(file.path).st_ctime_ns == file.changed_ns
-        else replace(item, fingerprint="changed while it was read")
-        for item, file in zip(inputs, found, strict=True)
-    )
-
-
 def list_setting_changes(before: Mapping[str, object], now: Mapping[str, object]) -> list[str]:
-    """Each difference as a line: `--val was 0.01, is 0.02`. A setting that is left out is none."""
+    """Each difference as a line: `--val was 0.01, is 0.02`."""
     names = [*before, *(name for name in now if name not in before)]
     return [
         f"--{name.replace('_', '-')} was {_shown(before, name)}, is {_shown(now, name)}"
@@ -207,7 +153,7 @@ def _shown(settings: Mapping[str, object], name: str) -> str:
     return repr(value) if name in settings else "not given"
 
 
-def list_input_changes(before: Sequence[JobInput], now: Sequence[JobInput]) -> list[str]:
+def list_input_changes(before: Sequence[InputFacts], now: Sequence[InputFacts]) -> list[str]:
     """Each difference as a line: `a.txt has changed (size 3, was 4)`."""
     names_before = [item.name for item in before]
     names_now = [item.name for item in now]
@@ -225,7 +171,7 @@ def list_input_changes(before: Sequence[JobInput], now: Sequence[JobInput]) -> l
     return lines
 
 
-def _changed(before: JobInput, now: JobInput) -> str:
+def _changed(before: InputFacts, now: InputFacts) -> str:
     if before.size_bytes != now.size_bytes:
         return f"{now.name} has changed (size {now.size_bytes}, was {before.size_bytes})"
     if before.fingerprint != now.fingerprint:

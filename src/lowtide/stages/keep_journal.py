@@ -1,4 +1,4 @@
-"""A run's journal: begun, written beside the work, and ended with how it came out."""
+"""A run's journal: its start, its events, and how it ended."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lowtide.journal import LOG_NAME, Journal, Kind, Outcome
 
 _LEAST_SECONDS = 1.0
 _RECORDS_A_RUN = 500
-"""Of one kind, before their distance grows with the run's length: a run of days has a few thousand."""
+"""Records of one kind before their distance grows with the run's length: a run of days has a few thousand."""
 
 
 @contextmanager
@@ -29,9 +29,9 @@ def keep_journal(
     budget_bytes: int,
     started: float,
 ) -> Iterator[Kept]:
-    """A listener that writes everything down before it passes it on. The end is written however it comes.
+    """A listener that writes each event down before it passes it on. The end is written whatever it is.
 
-    `started` is when the run began, by the monotonic clock: it may have prepared itself for a while.
+    `started` is when the run began, by the monotonic clock: preparing may have taken a while.
     """
     began_at = round(time.time() - (time.monotonic() - started), 3)
     with open_journal(folder, listen) as journal:
@@ -56,14 +56,14 @@ def keep_journal(
 
 @dataclass(slots=True)
 class Kept:
-    """What a run says goes to `listen`; its peak is asked for at the end."""
+    """The listener of a run, and what asks for its peak memory at the end."""
 
     listen: Listener
     peak_private_bytes: Callable[[], int | None] = lambda: None
 
 
 def open_journal(folder: Path, listen: Listener) -> Journal:
-    """A log that cannot be written is told, and the run goes on without."""
+    """The log of a folder. If it cannot be written, a warning says so and the run goes on without it."""
 
     def tell(error: StorageError) -> None:
         listen(Note(text=f"nothing more is logged: {error.problem}", level="warning"))
@@ -79,7 +79,7 @@ def begin_journal(
     budget_bytes: int | None,
     **more: object,
 ) -> None:
-    """The first record of a session: who works, on what, in how much memory."""
+    """Write the first record of a session: the command, its process, its settings and its budget."""
     journal.write(
         "start",
         kind=kind,
@@ -98,8 +98,8 @@ def ending(
     before: Callable[[], None],
     facts: Callable[[], Mapping[str, object]] = dict,
 ) -> Iterator[None]:
-    """Write how the block came out as the last record, and the `facts` of that moment."""
-    end = _End(outcome="done", exit_code=0)
+    """Write the last record: how the block ended, and the `facts` of that moment."""
+    end = _end_fields("done", 0)
     try:
         yield
     except BaseException as error:
@@ -107,41 +107,30 @@ def ending(
         raise
     finally:
         before()
-        journal.write(
-            "end",
-            outcome=end.outcome,
-            exit_code=end.exit_code,
-            problem=end.problem,
-            remedy=end.remedy,
-            **facts(),
-        )
+        journal.write("end", **end, **facts())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _End:
-    outcome: Outcome
-    exit_code: int
-    problem: str | None = None
-    remedy: str | None = None
+def _end_fields(
+    outcome: Outcome, exit_code: int, problem: str | None = None, remedy: str | None = None
+) -> dict[str, object]:
+    return {"outcome": outcome, "exit_code": exit_code, "problem": problem, "remedy": remedy}
 
 
-def _end_of(error: BaseException) -> _End:
+def _end_of(error: BaseException) -> dict[str, object]:
     if isinstance(error, KeyboardInterrupt):
-        return _End(outcome="interrupted", exit_code=InterruptedRun.exit_code)
+        return _end_fields("interrupted", InterruptedRun.exit_code)
     if not isinstance(error, LowtideError):
-        return _End(outcome="failed", exit_code=1, problem=f"{type(error).__name__}: {error}")
+        return _end_fields("failed", 1, f"{type(error).__name__}: {error}")
     outcome: Outcome = "failed"
     if isinstance(error, StoppedError):
         outcome = "interrupted" if isinstance(error, InterruptedRun) else "stopped"
-    return _End(
-        outcome=outcome, exit_code=error.exit_code, problem=error.problem, remedy=error.remedy
-    )
+    return _end_fields(outcome, error.exit_code, error.problem, error.remedy)
 
 
 class Thinned:
-    """Passes on what matters, and of progress so much that a log of days stays small; always the last.
+    """Passes on events with their times; progress and memory only now and then, to keep a long log small.
 
-    Each with the time when it came.
+    The last event of each kind is always passed on.
     """
 
     def __init__(
@@ -167,7 +156,7 @@ class Thinned:
         self._write(event, now)
 
     def finish(self) -> None:
-        """Write what was held back."""
+        """Pass on the last events that were held back."""
         for event, at in self._held.values():
             self._write(event, at)
         self._held.clear()

@@ -1,4 +1,4 @@
-"""How good a tokenizer is: bytes a token on text it has not seen, beside gpt2 on the same text."""
+"""How good a tokenizer is: bytes per token on text it has not seen, compared with gpt2 on the same text."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from lowtide.units import KIB, MIB
 _SAMPLES = 16
 _SAMPLE_BYTES = 256 * KIB
 _LARGEST_BLOCK_BYTES = MIB
-"""A longer stretch without a safe cut would take an encoder 33 times its size: it is left out."""
+"""A longer stretch without a safe cut is left out: an encoder would take 33 times its size."""
 _CACHE_BYTES = 64 * MIB
-"""What the text, and an encoder's words of 4 to 16 MiB of it, may take."""
+"""Memory for the text, and for the words that an encoder keeps of it."""
 _GPT2_TOKENS = 50_257
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """Bytes a token, by tokenizer, on one text."""
+    """Bytes per token of each tokenizer on one text."""
 
     text: str
     """What was measured on, in words."""
@@ -53,12 +53,12 @@ class MeasuredText:
 
     @property
     def text_bytes(self) -> int:
-        """Without what ends documents."""
+        """Size of the text without delimiters."""
         ends = sum(block.count(self.delimiter) for block in self.blocks)
         return sum(map(len, self.blocks)) - ends * len(self.delimiter)
 
     def measure(self, vocabulary: Vocabulary, after_each: Callable[[], None]) -> float:
-        """Bytes a token. `after_each` is called after every block, while the encoder is there."""
+        """Bytes per token. `after_each` is called after every block, while the encoder is in memory."""
         settings = EncodeSettings(
             vocabulary=vocabulary, delimiter=self.delimiter, special_in_text="token"
         )
@@ -76,7 +76,7 @@ class MeasuredText:
 def choose_text(
     folder: Path, prepared: TokenizerPlan, *, held_out_bytes: int
 ) -> MeasuredText | NotCompared:
-    """Held-out text where there is some, else a sample of the corpus."""
+    """Held-out text if there is some, else a sample of the corpus."""
     if prepared.stream is not None and not held_out_bytes:
         return NotCompared(why=f"the text of {prepared.stream.name} is gone")
     most_tokens = max(_GPT2_TOKENS, *prepared.settings.vocab_size)
@@ -95,7 +95,7 @@ def choose_text(
 
 
 def _held_out(folder: Path, delimiter: bytes, size: int) -> Iterator[bytes]:
-    """Whole documents, in blocks; one that is longer than a block is left out."""
+    """Whole documents in blocks, without those that are longer than a block."""
     with (folder / WORK_FOLDER / HELD_OUT_NAME).open("rb") as file:
         documents = file.read(size).split(delimiter)
     block = bytearray()

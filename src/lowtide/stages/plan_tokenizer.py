@@ -1,7 +1,6 @@
 """The plan of `train-tokenizer`: inputs, limits, and how the budget is spent.
 
-First it goes to tables of words, then to cells, pairs and lists. The two steps come one after the other, so
-each may use all that is left.
+Counting spends it on tables of words, then learning on cells, pairs and lists: each may use all of it.
 """
 
 from __future__ import annotations
@@ -11,17 +10,23 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lowtide.memory.budget import Budget, check_needs, choose_budget
-from lowtide.memory.limits import machine_limit
-from lowtide.memory.meter import child_pids, private_bytes
+from lowtide.memory.budget import Budget, check_needs
+from lowtide.memory.meter import child_pids
 from lowtide.settings import TokenizerSettings
 from lowtide.source.find_inputs import InputFile, InputKind, survey_inputs
 from lowtide.source.safe_cuts import CutRule
 from lowtide.source.stream import ReadSettings
 from lowtide.stages.prepare import choose_workers, delimiter_beside
-from lowtide.stages.spend import LIBRARIES_BYTES, SLACK_SHARE, foreign_bytes, reader_bytes
-from lowtide.stages.stage import Plan
-from lowtide.stages.tokenizer_settings import check_tokenizer_settings, normalise
+from lowtide.stages.read_inputs import InputPlan
+from lowtide.stages.spend import (
+    LIBRARIES_BYTES,
+    SLACK_SHARE,
+    find_budget,
+    foreign_bytes,
+    reader_bytes,
+    with_slack,
+)
+from lowtide.stages.tokenizer_settings import check_tokenizer_settings, make_tokenizer_settings
 from lowtide.tokenizer.count_words import LEAST_TABLE_BYTES, CountRules
 from lowtide.tokenizer.merge_pairs import check_merge_room
 from lowtide.tokenizer.word_runs import BUFFER_BYTES
@@ -38,12 +43,12 @@ _LEAST_MERGE_BYTES = 16 * MIB
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerAllowances:
-    """What each part of the two steps may use."""
+    """Memory that each part of counting and of learning may use."""
 
     workers: int
     block_bytes: int
     table_bytes: int
-    """Of each worker."""
+    """Size of each worker's table."""
     row_limit_bytes: int
     """The longest line, value or word that can be read."""
     merge_bytes: int
@@ -53,7 +58,7 @@ class TokenizerAllowances:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TokenizerPlan(Plan):
+class TokenizerPlan(InputPlan):
     """The plan of `train-tokenizer`."""
 
     settings: TokenizerSettings
@@ -67,7 +72,7 @@ class TokenizerPlan(Plan):
         tables = f"a table of {format_bytes(allowances.table_bytes)} each"
         blocks = f"blocks of {format_bytes(allowances.block_bytes)}"
         yield f"budget {self.budget.in_words}; {workers}, {tables}, {blocks}"
-        yield from Plan.notes(self)
+        yield from InputPlan.notes(self)
 
 
 def plan_tokenizer(
@@ -80,9 +85,9 @@ def plan_tokenizer(
 ) -> TokenizerPlan:
     """Find and decide; refuse what cannot work. Reads footers, sizes and first bytes, no text."""
     foreign_pids = frozenset(child_pids(os.getpid()))
-    settings = normalise(settings)
+    settings = make_tokenizer_settings(settings.as_record())
     check_tokenizer_settings(settings)
-    budget = memory if isinstance(memory, Budget) else choose_budget(memory, machine_limit())
+    budget = find_budget(memory)
     surveyed = survey_inputs(inputs, leave_out=out, input_format=settings.input_format)
     found = surveyed.files
     allowances = spend_on_training(
@@ -109,13 +114,13 @@ def plan_tokenizer(
             document_limit_bytes=allowances.row_limit_bytes,
             cut_rule=CutRule(pattern=settings.pattern, unsplittable=special),
         ),
-        foreign_bytes=foreign_bytes(private_bytes()),
+        foreign_bytes=foreign_bytes(),
         foreign_pids=foreign_pids,
     )
 
 
 def spend_on_training(budget: Budget, *, workers: int, reads_rows: bool) -> TokenizerAllowances:
-    """The most workers, up to `workers`, and the largest blocks and tables that the budget carries."""
+    """Choose the most workers, up to `workers`, and the largest blocks and tables that fit into the budget."""
     for count in range(workers, 0, -1):
         for block_bytes in _BLOCK_SIZES:
             needs = _needs(count, block_bytes, reads_rows)
@@ -132,13 +137,13 @@ def _needs(workers: int, block_bytes: int, reads_rows: bool) -> dict[str, int]:
         "blocks": block_bytes * (2 * workers + 1) * _TEXT_COPIES,
         "reader": reader_bytes(reads_rows=reads_rows),
     }
-    return needs | {"slack": sum(needs.values()) // SLACK_SHARE}
+    return with_slack(needs)
 
 
 def _with_rest(
     budget: Budget, needs: dict[str, int], workers: int, block_bytes: int
 ) -> TokenizerAllowances:
-    """Of what is left, tables and reader get half each: more words at once, and longer ones."""
+    """Spend what is left: half on tables, for more words at once, and half on the reader, for longer ones."""
     rest = budget.total_bytes - sum(needs.values())
     slack = max(needs["slack"], budget.total_bytes // SLACK_SHARE)
     rest = max(0, rest - (slack - needs["slack"]))

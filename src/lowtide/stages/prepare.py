@@ -8,22 +8,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from lowtide.errors import UsageError
-from lowtide.memory.budget import Budget, choose_budget
-from lowtide.memory.limits import machine_limit
-from lowtide.memory.meter import child_pids, private_bytes
+from lowtide.memory.budget import Budget
+from lowtide.memory.meter import child_pids
 from lowtide.settings import TokenizeSettings
 from lowtide.shards.layout import ShardLayout
 from lowtide.source.examples.render_protocol import RenderLimits
 from lowtide.source.find_inputs import InputFile, InputKind, survey_inputs
 from lowtide.source.safe_cuts import CutRule
 from lowtide.source.separators import default_delimiter, refuse_misspelt
-from lowtide.source.stream import Cursor, ReadSettings, find_tail
+from lowtide.source.stream import ReadSettings, find_tail
 from lowtide.stages.encode_blocks import Recipe
-from lowtide.stages.prepare_examples import (
-    PreparedExamples,
-    describe_spelled_out,
-    prepare_examples,
-)
+from lowtide.stages.prepare_examples import describe_spelled_out, prepare_examples
+from lowtide.stages.read_inputs import InputPlan
 from lowtide.stages.settings import (
     check_settings,
     choose_held_out,
@@ -31,8 +27,7 @@ from lowtide.stages.settings import (
     resolve_examples,
     runs_jinja,
 )
-from lowtide.stages.spend import Allowances, foreign_bytes, spend
-from lowtide.stages.stage import Plan
+from lowtide.stages.spend import Allowances, find_budget, foreign_bytes, spend
 from lowtide.tokenizer.encode import EncodeSettings
 from lowtide.tokenizer.hugging_face import overlap
 from lowtide.tokenizer.vocabulary import (
@@ -45,7 +40,7 @@ from lowtide.units import format_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Prepared(Plan):
+class Prepared(InputPlan):
     """The plan of `tokenize`."""
 
     settings: TokenizeSettings
@@ -59,7 +54,7 @@ class Prepared(Plan):
         workers = f"{self.allowances.workers} worker{'s' if self.allowances.workers > 1 else ''}"
         blocks = f"blocks of {format_bytes(self.allowances.block_bytes)}"
         yield f"budget {self.budget.in_words}; {workers}, {blocks}"
-        yield from Plan.notes(self)
+        yield from InputPlan.notes(self)
         if is_one_document(self.settings, self.inputs):
             yield f"one document: {describe_held_out(self)}"
         if spelled := describe_spelled_out(self.settings, self.vocabulary):
@@ -86,12 +81,16 @@ def prepare(
     foreign_pids = frozenset(child_pids(os.getpid()))
     check_settings(settings)
     settings = resolve_examples(settings)
-    budget = memory if isinstance(memory, Budget) else choose_budget(memory, machine_limit())
+    budget = find_budget(memory)
     vocabulary = load_vocabulary(settings.tokenizer)
     if settings.eot_token is not None:
         vocabulary = name_end_of_text(vocabulary, settings.eot_token)
     end_of_text = _end_of_text(vocabulary, settings)
-    layout = _choose_layout(vocabulary, settings)
+    layout = ShardLayout(
+        format=settings.format,
+        vocabulary_size=vocabulary.size,
+        shard_tokens=settings.shard_tokens,
+    )
     surveyed = survey_inputs(inputs, leave_out=out, input_format=settings.input_format)
     found = surveyed.files
     settings = choose_held_out(settings, found)
@@ -100,10 +99,18 @@ def prepare(
     limits = RenderLimits(
         memory_bytes=allowances.render_bytes, example_bytes=allowances.row_limit_bytes
     )
-    tail = _find_tail(found, settings)
+    share, by_hash = settings.held_out_share, settings.split_rule == "hash"
+    tail = find_tail(found, share) if share > 0 and not by_hash else None
     examples = prepare_examples(settings, vocabulary, found, delimiter, limits)
     # a Jinja template has a process from here on: nothing below may fail
-    encode = examples.encode if examples else _encode_text(vocabulary, delimiter, settings)
+    if examples:
+        encode = examples.encode
+    else:
+        encode = EncodeSettings(
+            vocabulary=vocabulary,
+            delimiter=delimiter,
+            special_in_text=settings.special_in_text,
+        )
     return Prepared(
         settings=examples.settings if examples else settings,
         inputs=found,
@@ -112,15 +119,32 @@ def prepare(
         budget=budget,
         allowances=allowances,
         layout=layout,
-        foreign_bytes=foreign_bytes(private_bytes()),
+        foreign_bytes=foreign_bytes(),
         foreign_pids=foreign_pids,
-        recipe=_make_recipe(encode, end_of_text, layout, settings, examples),
-        read=_choose_reading(tail, encode, allowances, settings, examples),
+        recipe=Recipe(
+            encode=encode,
+            placement=settings.placement,
+            end_of_text=end_of_text,
+            width=layout.dtype,
+            val_fraction=share if by_hash else 0.0,
+            examples=examples.recipe if examples else None,
+        ),
+        read=ReadSettings(
+            column=settings.text_column,
+            separator=settings.separator,
+            bad_text=settings.bad_text,
+            delimiter=encode.delimiter,
+            block_bytes=allowances.block_bytes,
+            document_limit_bytes=allowances.row_limit_bytes,
+            cut_rule=choose_cut_rule(encode.vocabulary, settings),
+            tail=tail,
+            examples=examples.reading if examples else None,
+        ),
     )
 
 
 def describe_held_out(prepared: Prepared) -> str:
-    """What is kept for validation, and how to change that."""
+    """What is held out for validation, and how to change that."""
     settings = prepared.settings
     share = f"{100 * settings.held_out_share:.3g} %"
     one = is_one_document(settings, prepared.inputs)
@@ -139,7 +163,7 @@ def describe_held_out(prepared: Prepared) -> str:
 
 
 def on_reference(prepared: Prepared, why: str) -> Prepared:
-    """The same run with the reference instead of the fast encoder. Safe cuts stay the same."""
+    """The plan with the reference instead of the fast encoder. Safe cuts stay the same."""
     vocabulary = replace(prepared.vocabulary, why_reference=why)
     allowances = _choose_allowances(
         prepared.budget,
@@ -150,14 +174,6 @@ def on_reference(prepared: Prepared, why: str) -> Prepared:
     )
     encode = replace(prepared.recipe.encode, vocabulary=vocabulary)
     return replace(prepared, allowances=allowances, recipe=replace(prepared.recipe, encode=encode))
-
-
-def _choose_layout(vocabulary: Vocabulary, settings: TokenizeSettings) -> ShardLayout:
-    return ShardLayout(
-        format=settings.format,
-        vocabulary_size=vocabulary.size,
-        shard_tokens=settings.shard_tokens,
-    )
 
 
 def _choose_allowances(
@@ -177,61 +193,8 @@ def _choose_allowances(
     )
 
 
-def _encode_text(
-    vocabulary: Vocabulary, delimiter: bytes, settings: TokenizeSettings
-) -> EncodeSettings:
-    return EncodeSettings(
-        vocabulary=vocabulary,
-        delimiter=delimiter,
-        special_in_text=settings.special_in_text,
-    )
-
-
-def _make_recipe(
-    encode: EncodeSettings,
-    end_of_text: int,
-    layout: ShardLayout,
-    settings: TokenizeSettings,
-    examples: PreparedExamples | None,
-) -> Recipe:
-    return Recipe(
-        encode=encode,
-        placement=settings.placement,
-        end_of_text=end_of_text,
-        width=layout.dtype,
-        val_fraction=settings.held_out_share if settings.split_rule == "hash" else 0.0,
-        examples=examples.recipe if examples else None,
-    )
-
-
-def _find_tail(inputs: list[InputFile], settings: TokenizeSettings) -> Cursor | None:
-    if settings.split_rule != "tail" or settings.held_out_share <= 0:
-        return None
-    return find_tail(inputs, settings.held_out_share)
-
-
-def _choose_reading(
-    tail: Cursor | None,
-    encode: EncodeSettings,
-    allowances: Allowances,
-    settings: TokenizeSettings,
-    examples: PreparedExamples | None,
-) -> ReadSettings:
-    return ReadSettings(
-        column=settings.text_column,
-        separator=settings.separator,
-        bad_text=settings.bad_text,
-        delimiter=encode.delimiter,
-        block_bytes=allowances.block_bytes,
-        document_limit_bytes=allowances.row_limit_bytes,
-        cut_rule=choose_cut_rule(encode.vocabulary, settings),
-        tail=tail,
-        examples=examples.reading if examples else None,
-    )
-
-
 def choose_workers(wanted: int | None) -> int:
-    """As many threads as there are cores for us, or fewer if told so."""
+    """The number of threads: as wanted, but at most four for each core; by default one for each core."""
     if wanted is not None and (not isinstance(wanted, int) or wanted < 1):
         raise UsageError(
             f"--workers {wanted!r} is not a number of threads", remedy="pass 1 or more"
@@ -244,9 +207,10 @@ def choose_workers(wanted: int | None) -> int:
 def choose_delimiter(
     inputs: Sequence[InputFile], settings: TokenizeSettings, vocabulary: Vocabulary
 ) -> bytes:
-    """The separator itself where it already stands between documents; a private mark elsewhere.
+    """What stands between documents in a block: the separator of the text, or a private mark.
 
-    Elsewhere: in rows, and where a token that is looked for in the text could share bytes with it.
+    The mark is used for rows, and where a token that is searched for in the text could share bytes with the
+    separator.
     """
     sought = set(vocabulary.added_tokens)
     if settings.special_in_text == "token":
@@ -255,7 +219,7 @@ def choose_delimiter(
 
 
 def delimiter_beside(sought: Set[str], inputs: Sequence[InputFile], separator: str) -> bytes:
-    """A delimiter that shares no bytes with any token that is looked for in the text."""
+    """A delimiter that shares no bytes with any token that is searched for in the text."""
     refuse_misspelt(separator)
     only_text = all(item.kind is InputKind.TEXT for item in inputs)
     delimiter = default_delimiter(separator if only_text else "file")

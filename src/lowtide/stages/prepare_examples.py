@@ -1,4 +1,4 @@
-"""What is decided about examples before the first is read: template, columns, marks and loss mask."""
+"""Decide how examples are read before the first one is: template, columns, marks, loss mask."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class PreparedExamples:
     """How rows are read as examples, encoded, and fitted."""
 
     settings: TokenizeSettings
-    """With the template that was found."""
+    """The settings, with the template that was found."""
     reading: ExampleReading
     encode: EncodeSettings
     recipe: ExampleRecipe
@@ -46,7 +46,7 @@ def prepare_examples(
     delimiter: bytes,
     limits: RenderLimits | None = None,
 ) -> PreparedExamples | None:
-    """What resolved settings say about examples; None for text. Reads the template, and no row.
+    """How the settings, which are resolved, read examples; None for text. Reads the template, and no row.
 
     The caller closes the template: a Jinja file has a process of its own.
     """
@@ -73,7 +73,7 @@ def prepare_examples(
 def read_template(
     settings: TokenizeSettings, vocabulary: Vocabulary, limits: RenderLimits | None = None
 ) -> ExampleReading:
-    """How rows become text, with the template that the settings name. The caller closes the template."""
+    """How rows become text, by the template in the settings. The caller closes the template."""
     from lowtide.source.examples.templates import load_template, parse_columns
 
     assert settings.examples, "only examples have a template"
@@ -132,9 +132,9 @@ def _end_of_text(vocabulary: Vocabulary | TokenizerRecord) -> str | None:
 
 
 def mark_special_tokens(vocabulary: Vocabulary, delimiter: bytes) -> EncodeSettings:
-    """How examples are encoded: special tokens come by mark, and their names are text.
+    """How examples are encoded: special tokens are marks, and their names are text.
 
-    What `--special-in-text` asks for is done where a template and its contents can still be told apart.
+    `--special-in-text` is applied earlier, where a template can still be distinguished from its contents.
     """
     from lowtide.source.examples.marks import assign_marks
 
@@ -147,7 +147,7 @@ def mark_special_tokens(vocabulary: Vocabulary, delimiter: bytes) -> EncodeSetti
 
 
 def describe_spelled_out(settings: TokenizeSettings, vocabulary: Vocabulary) -> str:
-    """What the template writes like a special token and the tokenizer does not know; empty if nothing.
+    """A note on names in the template that look like special tokens the tokenizer does not have; or empty.
 
     Such a name becomes the same tokens whether the template wrote it or a message did.
     """

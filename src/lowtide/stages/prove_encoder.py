@@ -1,4 +1,4 @@
-"""The encoder of a run, compared with the reference before the first token is written."""
+"""Compare the encoder of a run with the reference before the first token is written."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ def prove_encoder(
     resumed: bool,
     heed: Callable[[Iterator[Block]], Iterator[Block]] = iter,
 ) -> tuple[Prepared, Encoder, Iterator[Block]]:
-    """An encoder that was compared with the reference on the front of the input, and all blocks still to read.
+    """Make an encoder, compare it with the reference on the front of the input; also, all blocks still to read.
 
-    The sample is the front of the whole input, also in a resumed run, and has the same length for every budget,
-    so the decision depends on nothing else. Where the two differ, the reference encodes everything. `heed`
-    wraps blocks that are read for the sample alone, so that a stop ends that too.
+    A resumed run uses the front of the whole input too, and every budget the same length of it, so that they
+    decide alike. If the two differ, the reference encodes everything. `heed` wraps blocks that are read for the
+    sample alone, so that a stop ends that too.
     """
     settings = prepared.recipe.encode
     encoder = Encoder(settings, allowance_bytes=prepared.allowances.reference_allowance_bytes)
@@ -61,7 +61,7 @@ def _read_front(
     resumed: bool,
     heed: Callable[[Iterator[Block]], Iterator[Block]],
 ) -> tuple[bytes, Iterator[Block]]:
-    """The first text of the input, and all blocks still to read, those that were read for it included."""
+    """The first text of the input, and all blocks still to encode, those that were read for it included."""
     source = blocks
     if resumed:
         source = heed(read_blocks(prepared.inputs, prepared.read, start=Cursor(file=0, position=0)))

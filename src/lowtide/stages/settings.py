@@ -1,4 +1,4 @@
-"""What decides the output of `tokenize`: every field here may change bytes, none of them memory."""
+"""Settings of `tokenize`: made of named values, checked, and decided where they were left open."""
 
 from __future__ import annotations
 
@@ -28,14 +28,12 @@ if TYPE_CHECKING:
 _SettingsT = TypeVar("_SettingsT", bound="DataclassInstance")
 
 LEAST_CONTEXT = 2
-"""One token to see and one to predict."""
+"""One token as context and one as target."""
 _OF_EXAMPLES = ("template", "learn", "too_long", "context")
-
-
 _MOST_TAIL, _TAIL_BYTES = 0.1, 1_000_000
-"""Of a single document a tenth is held out, and a megabyte is enough of a long one."""
+"""The share of a single document that is held out, and the most bytes of a long one."""
 _FEWEST_BYTES = 100_000
-"""Of a shorter document nothing is held out by default: its tenth would say little."""
+"""A shorter document is not split by default: its tenth would say little."""
 
 
 def settings_from(of: type[_SettingsT], chosen: Mapping[str, object], *, see: str) -> _SettingsT:
@@ -67,22 +65,22 @@ def settings_of_manifest(manifest: DatasetManifest) -> TokenizeSettings:
         check_settings(found)
     except (msgspec.ValidationError, UsageError) as cause:
         raise VerificationError(
-            f"the manifest tells of settings that no run has: {cause}",
+            f"the manifest holds settings that no run has: {cause}",
             remedy="put the manifest back from a copy, or make the dataset again",
         ) from cause
     return found
 
 
 def is_one_document(settings: TokenizeSettings, inputs: Sequence[InputFile]) -> bool:
-    """Whether all of the input is a single text, of which no hash can hold out a part."""
+    """Whether the input is a single text: a hash can hold out all of it or nothing."""
     rows = settings.examples is not None or settings.separator != "file"
     return not rows and len(inputs) == 1 and inputs[0].kind is InputKind.TEXT
 
 
 def choose_held_out(settings: TokenizeSettings, inputs: Sequence[InputFile]) -> TokenizeSettings:
-    """The settings with share and rule decided: of a single text its tail, where its length is known.
+    """Decide what is held out. Of a single text it is the tail, if the length is known.
 
-    By default nothing is held out of any other single text: a hash would hold out all of it, now and then.
+    By default nothing is held out of a single text of unknown length: a hash might hold out all of it.
     """
     share, rule = settings.held_out_share, settings.split_rule
     if is_one_document(settings, inputs) and settings.split is None and share:
@@ -97,7 +95,7 @@ def choose_held_out(settings: TokenizeSettings, inputs: Sequence[InputFile]) -> 
 
 
 def resolve_examples(settings: TokenizeSettings) -> TokenizeSettings:
-    """The settings with what was left open decided: nothing in it is None that examples need."""
+    """The settings with defaults in place of None, those of examples included."""
     resolved = replace(settings, eot=settings.placement)
     if settings.examples is None:
         return resolved
@@ -117,19 +115,8 @@ def runs_jinja(settings: TokenizeSettings) -> bool:
 def check_settings(settings: TokenizeSettings) -> None:
     """Refuse what cannot be meant, before anything is read."""
     check_choices(declared_settings(TokenizeSettings), settings.as_record())
-    if not is_share(settings.held_out_share):
-        raise UsageError(
-            f"val cannot be {settings.val!r}: it is a share of the data",
-            remedy="choose a number from 0 (no validation) to below 1",
-            setting="val",
-            value=DEFAULT_VAL,
-        )
-    if not settings.separator:
-        raise UsageError(
-            "the separator is empty",
-            remedy="choose file, line, blank-line, or the text that stands between documents",
-            setting="separator",
-        )
+    check_share(settings.held_out_share, zero="no validation")
+    check_separator(settings.separator)
     if settings.examples is None:
         if settings.eot_token is not None and settings.placement == "none":
             raise UsageError(
@@ -142,9 +129,25 @@ def check_settings(settings: TokenizeSettings) -> None:
         _check_examples(settings)
 
 
-def is_share(value: object) -> bool:
-    """Whether it is a number from 0 to below 1."""
-    return isinstance(value, int | float) and math.isfinite(value) and 0 <= value < 1
+def check_share(val: object, *, zero: str) -> None:
+    """UsageError unless it is a number from 0, which means `zero`, to below 1."""
+    if not (isinstance(val, int | float) and math.isfinite(val) and 0 <= val < 1):
+        raise UsageError(
+            f"val cannot be {val!r}: it is a share of the data",
+            remedy=f"choose a number from 0 ({zero}) to below 1",
+            setting="val",
+            value=DEFAULT_VAL,
+        )
+
+
+def check_separator(separator: str) -> None:
+    """UsageError for an empty separator."""
+    if not separator:
+        raise UsageError(
+            "the separator is empty",
+            remedy="choose file, line, blank-line, or the text that stands between documents",
+            setting="separator",
+        )
 
 
 def _refuse_settings_of_examples(settings: TokenizeSettings) -> None:

@@ -1,4 +1,4 @@
-"""Encoded blocks become two splits of shards: written in order, stored at checkpoints, sealed with a manifest.
+"""The work of `tokenize`: encoded blocks become two splits of shards.
 
 blocks → encoder → two writers → checkpoint (`progress.json`), and at the end `lowtide.json`
 """
@@ -13,19 +13,8 @@ import msgspec
 
 from lowtide import __version__
 from lowtide.errors import DataError, VerificationError
-from lowtide.journal import LOG_NAME
-from lowtide.settings import TokenizeSettings
-from lowtide.shards.layout import (
-    MANIFEST_NAME,
-    SPLITS,
-    WORK_FOLDER,
-    ShardLayout,
-    Split,
-    companion_name,
-    documents_name,
-    learnt_name,
-    shard_number,
-)
+from lowtide.settings import Format, TokenizeSettings
+from lowtide.shards.layout import SPLITS, WORK_FOLDER, Split
 from lowtide.shards.manifest import (
     BadRowRecord,
     DatasetManifest,
@@ -34,45 +23,44 @@ from lowtide.shards.manifest import (
     SkippedRecord,
     SplitRecord,
     TokenizerRecord,
-    file_names,
-    read_manifest,
     write_manifest,
 )
 from lowtide.shards.write import SplitWriter, WriterMark, verify_finished
 from lowtide.source.find_place import naming_places
 from lowtide.source.stream import Cursor, PartlyRead, read_blocks
 from lowtide.stages.arrange import split_documents
-from lowtide.stages.encode_blocks import BlockEncoder, EncodedRun
+from lowtide.stages.encode_blocks import ArrangedBlock, BlockEncoder
 from lowtide.stages.folder import SHARDS
-from lowtide.stages.job import Counts, JobInput, add_block, load_record, store_record
+from lowtide.stages.job import Counts, JobInput, add_block, store_record
 from lowtide.stages.prepare import Prepared
 from lowtide.stages.prove_encoder import prove_encoder
-from lowtide.stages.stage import reading_inputs
+from lowtide.stages.read_inputs import reading_inputs
 from lowtide.stages.watch_run import Watch
-from lowtide.storage.publish import storage_errors, sync_folder
 from lowtide.units import format_count
-
-_ASIDE_NAME = "removed_progress.json"
-"""The checkpoint of a run that is being removed: nobody resumes from it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardJob:
-    """Everything that the shards are a function of."""
+    """Everything that decides the shards."""
 
     version: int = 1
     settings: TokenizeSettings
     tokenizer_fingerprint: str
     inputs: tuple[JobInput, ...]
 
+    @property
+    def format(self) -> Format:
+        """The format of the shards."""
+        return self.settings.format
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Progress:
-    """A point from which the run can be resumed and comes to the same bytes."""
+class ShardProgress:
+    """A checkpoint: a run that resumes from it writes the same bytes."""
 
     cursor: Cursor
     held_out_open: bool
-    """The side of the document that the cursor stands in."""
+    """Whether the document at the cursor is held out for validation."""
     done_bytes: int
     counts: Counts
     train: WriterMark
@@ -86,18 +74,18 @@ class Progress:
         return not self.counts.tokens
 
     @property
-    def needs_input(self) -> bool:
-        """Always: only the manifest says that all input was read."""
-        return True
+    def marks(self) -> tuple[WriterMark, WriterMark]:
+        """How far each split was written."""
+        return self.train, self.val
 
 
 class ShardRun:
-    """Takes encoded runs in order. Between two of them it can be stored, and found again after a crash."""
+    """Writes encoded blocks in order. After each of them a checkpoint can be taken."""
 
     def __init__(
-        self, folder: Path, prepared: Prepared, job: ShardJob, at: Progress | None
+        self, folder: Path, prepared: Prepared, job: ShardJob, at: ShardProgress | None
     ) -> None:
-        """From a checkpoint, whose files are verified first, or at the first byte of the first input."""
+        """Begin at a checkpoint, after its files are verified, or at the first input."""
         self.folder = folder
         self._prepared = prepared
         self._job = job
@@ -119,10 +107,10 @@ class ShardRun:
             return
         _check_progress(folder, at, input_count=len(prepared.inputs))
         self._train, self._val = (
-            SplitWriter.resume(folder, prepared.layout, mark) for mark in (at.train, at.val)
+            SplitWriter.resume(folder, prepared.layout, mark) for mark in at.marks
         )
         # After the writers: a shard that a kill left between its mark and its name stands by now.
-        for mark in (at.train, at.val):
+        for mark in at.marks:
             verify_finished(folder, prepared.layout, mark)
         self.cursor = at.cursor
         self.partly_read = at.partly_read
@@ -143,7 +131,7 @@ class ShardRun:
 
     def work(self, watch: Watch) -> None:
         """Read, encode and write to the end of the input."""
-        with reading_inputs(self, self._prepared, self._job):
+        with reading_inputs(self, self._prepared, self._job, SHARDS):
             self._encode_all(watch)
 
     def _encode_all(self, watch: Watch) -> None:
@@ -177,7 +165,7 @@ class ShardRun:
         self._refuse_nothing()
 
     def _refuse_nothing(self) -> None:
-        """DataError where the input had nothing to write, or nothing to learn."""
+        """DataError if there was no text, or no token to learn."""
         counts = self.counts
         if not self._prepared.settings.examples:
             if not counts.documents:
@@ -207,7 +195,7 @@ class ShardRun:
             )
 
     def give_back(self) -> None:
-        """Have the encoders forget their words."""
+        """Let the encoders forget their words."""
         if self._encoder is not None:
             self._encoder.renew()
 
@@ -215,8 +203,8 @@ class ShardRun:
         """Peak memory of the reference encoders' processes since the last call."""
         return self._encoder.take_apart_bytes() if self._encoder is not None else 0
 
-    def take(self, encoded: EncodedRun) -> bool:
-        """Write a run to its splits; True when a checkpoint is due: a shard is full, or half of one at risk."""
+    def take(self, encoded: ArrangedBlock) -> bool:
+        """Write a block to its splits. True if a checkpoint is due: after a shard, or half of one at risk."""
         self._whole = False
         block, held_out = encoded.block, encoded.held_out
         if block.held_out:
@@ -225,7 +213,7 @@ class ShardRun:
             held_out[0] = self._held_out_open
         self._held_out_open = bool(held_out[-1])
         for writer, run in zip(
-            (self._train, self._val), split_documents(encoded.run, held_out), strict=True
+            (self._train, self._val), split_documents(encoded.arranged, held_out), strict=True
         ):
             writer.append(run.tokens, run.ends, run.learnt)
         self.cursor = block.after
@@ -234,7 +222,7 @@ class ShardRun:
         self.counts = add_block(
             self.counts,
             block,
-            tokens=len(encoded.run.tokens),
+            tokens=len(encoded.arranged.tokens),
             unknown_tokens=encoded.unknown_tokens,
             examples=encoded.examples,
         )
@@ -243,19 +231,21 @@ class ShardRun:
         # Half a shard, whatever the format: with the block that crosses the line, a crash repeats less than one
         # shard, unless a single block holds half a shard.
         most_unstored_tokens = self._prepared.layout.shard_tokens // 2
-        return self._shard_became_full() or unstored_tokens >= most_unstored_tokens
+        full_shards_before = self._full_shards
+        self._full_shards = self._train.full_shards + self._val.full_shards
+        return self._full_shards > full_shards_before or unstored_tokens >= most_unstored_tokens
 
     def checkpoint(self) -> None:
-        """Everything so far survives from here on: bytes synced, progress stored, shards named.
+        """Sync the files, store how far they are written, then name the full shards.
 
-        After a block that was taken in part only, the checkpoint before it stays the one to resume from.
+        If a block was written only in part, the checkpoint before it stays the newest.
         """
         if not self._whole:
             return
         marks = [writer.mark() for writer in (self._train, self._val)]
         store_record(
             self.folder / WORK_FOLDER / SHARDS.progress_name,
-            Progress(
+            ShardProgress(
                 cursor=self.cursor,
                 partly_read=self.partly_read,
                 held_out_open=self._held_out_open,
@@ -272,29 +262,19 @@ class ShardRun:
     def seal(self) -> DatasetManifest:
         """Publish the last shards and, last of all, the manifest."""
         self.checkpoint()  # it names every file that sealing will publish: a restart removes those alone
-        splits: dict[Split, SplitRecord] = {}
-        for name, writer in (("train", self._train), ("val", self._val)):
-            shards, index = writer.seal()
-            record = SplitRecord(shards=tuple(shards), index=index, learnt=writer.learnt)
-            splits[name] = record  # type: ignore[index]
+        splits: dict[Split, SplitRecord] = {"train": self._train.seal(), "val": self._val.seal()}
         manifest = make_manifest(self._prepared, self._job.inputs, splits, self.counts)
         write_manifest(self.folder, manifest)
         return manifest
 
     def close(self) -> None:
-        """Let go of the files as they stand."""
+        """Close the files as they are."""
         self._train.close()
         self._val.close()
 
-    def _shard_became_full(self) -> bool:
-        full = self._train.full_shards + self._val.full_shards
-        grown = full > self._full_shards
-        self._full_shards = full
-        return grown
 
-
-def _check_progress(folder: Path, progress: Progress, *, input_count: int) -> None:
-    """VerificationError for a checkpoint that no run over so many inputs can have stored."""
+def _check_progress(folder: Path, progress: ShardProgress, *, input_count: int) -> None:
+    """VerificationError for a checkpoint that no run over these inputs can have stored."""
     cursor, counts = progress.cursor, progress.counts
     numbers = [cursor.file, cursor.position, cursor.within, progress.done_bytes]
     numbers += [number for number in msgspec.to_builtins(counts).values() if type(number) is int]
@@ -312,7 +292,7 @@ def make_manifest(
     splits: dict[Split, SplitRecord],
     counts: Counts,
 ) -> DatasetManifest:
-    """What `lowtide.json` will say. No clock, no budget, no machine: same input, same bytes."""
+    """The contents of `lowtide.json`. No time, budget or machine is in it: same input, same bytes."""
     vocabulary = prepared.vocabulary
     return DatasetManifest(
         tool_version=__version__,
@@ -366,74 +346,4 @@ def _examples_record(settings: TokenizeSettings, counts: Counts) -> ExamplesReco
         learnt_tokens=counts.learnt_tokens,
         too_long_count=counts.too_long,
         dropped_count=counts.dropped,
-    )
-
-
-def empty_folder(folder: Path, layout: ShardLayout) -> None:
-    """Remove what `tokenize` made here and nothing else.
-
-    Neither manifest nor checkpoint may outlive the shards it promises, so they go first; but only aside,
-    for a restart that is cut off must still know what was ours. They are removed last.
-    """
-    work = folder / WORK_FOLDER
-    with storage_errors(folder):
-        _set_aside(folder / MANIFEST_NAME, work / MANIFEST_NAME)
-        _set_aside(work / SHARDS.progress_name, work / _ASIDE_NAME)
-        sync_folder(folder)
-        sync_folder(work)
-        for name in _own_names(folder, layout):
-            (folder / name).unlink(missing_ok=True)
-        (folder / LOG_NAME).unlink(missing_ok=True)
-        sync_folder(folder)
-        for entry in list(work.iterdir()):
-            if entry.name.endswith(".partial"):
-                entry.unlink()
-        for name in (SHARDS.work_name, MANIFEST_NAME, _ASIDE_NAME):
-            (work / name).unlink(missing_ok=True)
-
-
-def _set_aside(path: Path, aside: Path) -> None:
-    """By its name alone: a restart may be what a full disk needs."""
-    if path.exists():
-        path.replace(aside)
-
-
-def _own_names(folder: Path, layout: ShardLayout) -> set[str]:
-    """The files that a manifest or checkpoint set aside promises: ours, whatever else lies beside them.
-
-    Where one of them cannot be read any more, those that a run with this layout would write.
-    """
-    try:
-        return _names_of_manifest(folder / WORK_FOLDER) | _names_of_checkpoint(folder, layout)
-    except VerificationError:
-        return {
-            entry.name for entry in folder.iterdir() if _is_called_like_ours(entry.name, layout)
-        }
-
-
-def _names_of_manifest(work: Path) -> set[str]:
-    return set(file_names(read_manifest(work))) if (work / MANIFEST_NAME).exists() else set()
-
-
-def _names_of_checkpoint(folder: Path, layout: ShardLayout) -> set[str]:
-    own: set[str] = set()
-    paths = [folder / WORK_FOLDER / name for name in (SHARDS.work_name, _ASIDE_NAME)]
-    if not all(path.exists() for path in paths):
-        return own
-    job, progress = load_record(paths[0], ShardJob), load_record(paths[1], Progress)
-    before = ShardLayout(
-        format=job.settings.format, vocabulary_size=layout.vocabulary_size
-    )  # another than this run's, perhaps: names follow from the format alone
-    for mark in (progress.train, progress.val):
-        mark.check_names(before, folder / WORK_FOLDER / _ASIDE_NAME)
-        companion = companion_name(before, mark.split)
-        own |= mark.names | ({companion} if companion else set())
-    return own
-
-
-def _is_called_like_ours(name: str, layout: ShardLayout) -> bool:
-    return any(
-        shard_number(layout, split, name) is not None
-        or name in (documents_name(split), learnt_name(split), companion_name(layout, split))
-        for split in SPLITS
     )

@@ -1,10 +1,12 @@
-"""How a budget is spent on `tokenize`: workers, block size and limits follow from it, and nothing else."""
+"""How a budget is spent: workers, block sizes and limits of `tokenize`, and what all stages share."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lowtide.memory.budget import Budget, check_needs
+from lowtide.memory.budget import Budget, check_needs, choose_budget
+from lowtide.memory.limits import machine_limit
+from lowtide.memory.meter import private_bytes
 from lowtide.shards.write import needs_bytes
 from lowtide.tokenizer.encode import (
     PEAK_BYTES_PER_TEXT_BYTE,
@@ -21,12 +23,12 @@ _BLOCK_SIZES = (512 * KIB, 256 * KIB)
 LIBRARIES_BYTES = 48 * MIB
 """Interpreter, numpy, pyarrow and the terminal's libraries: 37 to 45 MiB were measured."""
 SLACK_SHARE = 20
-"""One part in this many of all needs is kept free as well: allocators round up."""
+"""One part in this many of all needs is kept free: allocators round up."""
 _LEAST_CACHE_BYTES = 24 * MIB
 """With less, an encoder must be renewed so often that a second worker would bring nothing."""
 _MOST_CACHE_BYTES = 96 * MIB
 _CACHE_COPIES = 3
-"""A table of words that is full doubles: for a moment the old one and the new one are both there."""
+"""A full table of words is copied into one of twice its size: for a moment both exist."""
 _TEXT_COPIES = 3
 """A block waiting for its turn: raw, as text, and as the tokens it became."""
 COPIES_OF_TEXT = _TEXT_COPIES + PEAK_BYTES_PER_TEXT_BYTE
@@ -37,29 +39,39 @@ _ROW_READER_BYTES = 48 * MIB
 _ROW_COPIES = 5
 """A row while it is read: measured 2.1 × for a JSON line and 3.4 × for a parquet value, and the block."""
 _EXAMPLE_COPIES = 16
-"""An example beside: its contents and its text as Python has them, where one emoji makes four bytes of
-every letter; marked, searched, and as bytes again."""
+"""Further copies of an example: its contents and its text as Python strings, in which one emoji makes every
+letter four bytes wide; marked, searched, and as bytes again."""
 _TEMPLATE_BYTES = 12 * MIB
-"""Templates and the code that runs them; for a Jinja template, its child process before it compiles."""
+"""Templates and the code that runs them; for a Jinja template, its child process before it compiles it."""
 _RENDER_BYTES = 28 * MIB
-"""The least that a Jinja template may take: compiled, and a few copies of an example."""
+"""The least memory for a Jinja template: compiled, and a few copies of an example."""
 _RENDERED_READER_BYTES = 32 * MIB
-"""A reader of rows beside a Jinja template: most copies of an example are in the other process."""
+"""A reader of rows with a Jinja template: most copies of an example are in the other process."""
 
 
-def foreign_bytes(private_at_start: int) -> int:
-    """Memory that the process held before the stage began and that the budget ignores, as in a notebook."""
-    return max(0, private_at_start - LIBRARIES_BYTES)
+def foreign_bytes() -> int:
+    """Memory that the process holds before a stage begins and that the budget ignores, as in a notebook."""
+    return max(0, private_bytes() - LIBRARIES_BYTES)
+
+
+def find_budget(memory: Budget | str | int | None) -> Budget:
+    """The budget that was given, named, or chosen by default."""
+    return memory if isinstance(memory, Budget) else choose_budget(memory, machine_limit())
+
+
+def with_slack(needs: dict[str, int]) -> dict[str, int]:
+    """The needs, and what is kept free because allocators round up."""
+    return needs | {"slack": sum(needs.values()) // SLACK_SHARE}
 
 
 def reader_bytes(*, reads_rows: bool) -> int:
-    """The least that a reader needs: one of JSONL, parquet or Arrow holds whole lines and pages."""
+    """The least memory of a reader: one of JSONL, parquet or Arrow holds whole lines and pages."""
     return _ROW_READER_BYTES if reads_rows else _TEXT_READER_BYTES
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Allowances:
-    """What each part of the stage may use."""
+    """Memory that each part of `tokenize` may use, and the limits that follow."""
 
     workers: int
     block_bytes: int
@@ -70,11 +82,11 @@ class Allowances:
     word_limit_bytes: int
     """The longest stretch of text without a safe cut that can be encoded."""
     reference_allowance_bytes: int
-    """What the reference's child process may use beside one worker, without the process itself."""
+    """Memory for the child process of one worker's reference encoder, beyond what the bare process takes."""
     spare_bytes: int
-    """What the child may use when nothing else runs, before the copies of the document here are taken off."""
+    """Memory for the child when nothing else runs, the copies of the document in this process included."""
     render_bytes: int
-    """What a Jinja template may take for one example."""
+    """Memory that a Jinja template may take for one example."""
     needs: dict[str, int]
 
     @property
@@ -83,7 +95,7 @@ class Allowances:
         return sum(self.needs.values())
 
     def reference_alone_bytes(self, text_bytes: int) -> int:
-        """What the reference's child may use for a block of `text_bytes` when nothing else runs."""
+        """Memory for the reference's child while it encodes a block of `text_bytes` and nothing else runs."""
         return self.spare_bytes - text_bytes * COPIES_OF_TEXT
 
     @property
@@ -93,9 +105,9 @@ class Allowances:
 
     @property
     def growth_bytes(self) -> int:
-        """How far memory may grow after the encoders were made, the reader's apart, before one is renewed.
+        """How far memory may grow, without the reader's, before an encoder is renewed.
 
-        From here a table may still double: that is what the rest of the caches' share is for.
+        From here a table may still double: the rest of the caches' share is for that.
         """
         return self.needs["blocks"] + self.needs["shard writers"] + self.workers * self.cache_bytes
 
@@ -109,7 +121,7 @@ def spend(
     examples: bool = False,
     renders: bool = False,
 ) -> Allowances:
-    """The most workers, up to `workers`, and the largest blocks that the budget carries.
+    """Choose the most workers, up to `workers`, and the largest blocks that fit into the budget.
 
     `reads_rows`: a reader of JSONL, parquet or Arrow holds whole lines and pages, one of text does not.
     `examples`: rows go through a template, and have a loss mask.
@@ -128,7 +140,7 @@ def spend(
 def smallest_budget(
     vocabulary: Vocabulary, *, reads_rows: bool, examples: bool = False, renders: bool = False
 ) -> int:
-    """What one worker with the smallest blocks needs."""
+    """The budget for one worker with the smallest blocks."""
     kind = _Kind(reads_rows=reads_rows, examples=examples, renders=renders)
     return sum(_needs_of(vocabulary, 1, _BLOCK_SIZES[-1], kind).values())
 
@@ -145,7 +157,17 @@ class _Kind:
 def _needs_of(
     vocabulary: Vocabulary, workers: int, block_bytes: int, kind: _Kind
 ) -> dict[str, int]:
-    needs = _needs(vocabulary, workers, block_bytes, kind.reads_rows)
+    waiting = workers + 2
+    needs = with_slack(
+        {
+            "interpreter and libraries": LIBRARIES_BYTES,
+            "encoders": workers * (encoder_bytes(vocabulary) if vocabulary.plain else 0),
+            "encoder caches": workers * _cache_share(vocabulary, _LEAST_CACHE_BYTES),
+            "blocks": block_bytes * (waiting * _TEXT_COPIES + workers * PEAK_BYTES_PER_TEXT_BYTE),
+            "reader": reader_bytes(reads_rows=kind.reads_rows),
+            "shard writers": needs_bytes(split_count=2),
+        }
+    )
     if not kind.examples:
         return needs
     more = PEAK_BYTES_PER_EXAMPLE_BYTE - PEAK_BYTES_PER_TEXT_BYTE
@@ -157,21 +179,6 @@ def _needs_of(
         needs["templates"] += _RENDER_BYTES
         needs["reader"] = _RENDERED_READER_BYTES
     return needs
-
-
-def _needs(
-    vocabulary: Vocabulary, workers: int, block_bytes: int, reads_rows: bool
-) -> dict[str, int]:
-    waiting = workers + 2
-    needs = {
-        "interpreter and libraries": LIBRARIES_BYTES,
-        "encoders": workers * (encoder_bytes(vocabulary) if vocabulary.plain else 0),
-        "encoder caches": workers * _cache_share(vocabulary, _LEAST_CACHE_BYTES),
-        "blocks": block_bytes * (waiting * _TEXT_COPIES + workers * PEAK_BYTES_PER_TEXT_BYTE),
-        "reader": reader_bytes(reads_rows=reads_rows),
-        "shard writers": needs_bytes(split_count=2),
-    }
-    return needs | {"slack": sum(needs.values()) // SLACK_SHARE}
 
 
 def _cache_share(vocabulary: Vocabulary, cache_bytes: int) -> int:
@@ -190,9 +197,11 @@ def _with_rest(
     block_bytes: int,
     kind: _Kind,
 ) -> Allowances:
-    """Of what is left, the reader gets the most: its limits are what people run into. One huge document
-    may use all of it and the caches too: they are given back first. A Jinja template gets as much more
-    as the reader does."""
+    """Spend what is left, most of it on the reader, whose limits are what people run into.
+
+    One huge document may use all of that and the caches too, which are emptied first. A Jinja template gets as
+    much as is added for the reader.
+    """
     rest = budget.total_bytes - sum(needs.values())
     more = rest // 4 // workers // _CACHE_COPIES
     cache_bytes = min(_LEAST_CACHE_BYTES + more, _MOST_CACHE_BYTES)

@@ -1,9 +1,9 @@
-"""How a folder is made step by step: planned, locked, begun or resumed, worked on under watch, and sealed.
+"""A stage makes a folder step by step, and can be stopped and resumed between two steps.
 
     plan → lock → begin, resume or refuse what differs → work, with a watch beside it → manifest
 
-A stage says what its job is, how its folder is cleared and opened, and what it did in a finished one. Its work
-says what it does. `run_stage` owns all that is the same for every stage.
+A `Stage` defines its job, and how its folder is cleared, opened and found finished; its `Work` does the steps.
+`run_stage` does everything else.
 """
 
 from __future__ import annotations
@@ -11,17 +11,11 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar, cast
 
-from lowtide.errors import (
-    ChangedInputError,
-    DataError,
-    LowtideError,
-    StorageError,
-    UsageError,
-)
+from lowtide.errors import ChangedInputError, DataError, LowtideError, StorageError, UsageError
 from lowtide.events import Listener, Note
 from lowtide.journal import Kind
 from lowtide.memory.allocator import return_large_pieces
@@ -29,38 +23,22 @@ from lowtide.memory.budget import Budget
 from lowtide.memory.fence import fence
 from lowtide.memory.meter import private_bytes
 from lowtide.shards.layout import WORK_FOLDER
-from lowtide.source.arrow_memory import plain_allocation
-from lowtide.source.find_inputs import InputFile, Skipped, Stream, describe_skipped
-from lowtide.source.read_text import describe_skip
-from lowtide.source.stream import ReadSettings
+from lowtide.source.find_inputs import Stream
 from lowtide.stages import folder as out_folder
 from lowtide.stages.folder import FolderKind
-from lowtide.stages.job import (
-    Counts,
-    JobInput,
-    describe_inputs,
-    disown_changed,
-    load_record,
-    refuse_differences,
-    refuse_written_inputs,
-    store_record,
-)
+from lowtide.stages.job import Counts, load_record, refuse_differences, store_record
 from lowtide.stages.keep_journal import keep_journal
 from lowtide.stages.watch_run import ShouldStop, Watch
 from lowtide.units import MIB
 
 _FENCE_SLACK_BYTES = 192 * MIB
-"""Reserved memory that is never touched counts for a fence and not for a budget."""
+"""Memory that is reserved and never touched counts for a fence, but not for a budget."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Plan:
+class StagePlan:
     """A run that is about to start: all choices made, nothing written. Each stage adds its own."""
 
-    inputs: list[InputFile]
-    skipped: tuple[Skipped, ...]
-    """Files of the folders and globs that are not read."""
-    read: ReadSettings
     budget: Budget
     foreign_bytes: int
     """Private memory that was there before and that the budget does not count."""
@@ -68,58 +46,42 @@ class Plan:
     """Child processes from before the run: their memory is not counted either."""
 
     @property
-    def input_bytes(self) -> int:
-        """Size of all inputs as stored; 0 for a stream."""
-        return sum(item.size_bytes for item in self.inputs)
+    def total_bytes(self) -> int:
+        """What `done_bytes` of the work comes to; 0 if nobody knows beforehand."""
+        return 0
 
     @property
     def stream(self) -> Stream | None:
         """What of the input comes once and never again."""
-        return next(filter(None, (item.stream for item in self.inputs)), None)
+        return None
 
     def notes(self) -> Iterator[str]:
         """What was chosen, and what a person may not expect of it, in the order it is shown."""
-        if self.stream is not None:
-            yield f"{self.stream.name} is read once: a run that is cut off cannot be resumed"
-        if self.skipped:
-            yield describe_skipped(self.skipped)
-        if skips_whole := describe_skip(self.read, self.inputs):
-            yield skips_whole
+        yield f"budget {self.budget.in_words}"
 
     def close(self) -> None:
         """End the processes that the plan started."""
 
 
-class Job(Protocol):
-    """Everything that the output of a stage is a function of; stored when a run begins."""
-
-    @property
-    def inputs(self) -> tuple[JobInput, ...]: ...
-
-
 class Progress(Protocol):
-    """A checkpoint: from here a run can be resumed, and comes to the same bytes."""
+    """A checkpoint: a run that resumes from it makes the same bytes."""
 
     @property
     def is_empty(self) -> bool:
         """Whether nothing is done that would be worth keeping."""
-
-    @property
-    def needs_input(self) -> bool:
-        """Whether there is input left to read."""
 
 
 ManifestT = TypeVar("ManifestT", covariant=True)
 
 
 class Work(Protocol[ManifestT]):
-    """An open folder, and what is done in it. Between two units it can be stored."""
+    """An open folder, and what is done in it. A checkpoint can be taken after every unit."""
 
     @property
     def folder(self) -> Path: ...
     @property
     def done_bytes(self) -> int:
-        """How much of the input is read."""
+        """How much is done, of the plan's `total_bytes`."""
 
     @property
     def counts(self) -> Counts: ...
@@ -132,13 +94,13 @@ class Work(Protocol[ManifestT]):
         """How far it has come, such as `98.1M tokens`."""
 
     def work(self, watch: Watch) -> None:
-        """Do everything that is left, and call the watch after each unit."""
+        """Do everything that is left; calls the watch after each unit."""
 
     def checkpoint(self) -> None:
-        """Store what is done; a unit that was done in part is left out."""
+        """Store what is done, without a unit that is done in part."""
 
     def give_back(self) -> None:
-        """Memory runs short: let go of what is kept for speed."""
+        """Free what is kept for speed only, because memory runs short."""
 
     def take_child_bytes(self) -> int:
         """Peak memory of child processes since the last call."""
@@ -147,17 +109,17 @@ class Work(Protocol[ManifestT]):
         """Publish the outputs and, last of all, the manifest."""
 
     def close(self) -> None:
-        """Let go of threads and files as they stand."""
+        """End threads and close files as they are."""
 
 
-PlanT = TypeVar("PlanT", bound=Plan, contravariant=True)
-JobT = TypeVar("JobT", bound=Job)
+PlanT = TypeVar("PlanT", bound=StagePlan, contravariant=True)
+JobT = TypeVar("JobT")
 ProgressT = TypeVar("ProgressT", bound=Progress)
 WorkT = TypeVar("WorkT", bound=Work[object], covariant=True)
 
 
 class Stage(Protocol[PlanT, JobT, ProgressT, WorkT, ManifestT]):
-    """What one kind of folder needs beside that which all have in common."""
+    """What differs from one kind of folder to another."""
 
     name: Kind
     kind: FolderKind
@@ -165,19 +127,19 @@ class Stage(Protocol[PlanT, JobT, ProgressT, WorkT, ManifestT]):
     progress_type: type[ProgressT]
 
     def settings(self, plan: PlanT) -> dict[str, object]:
-        """The resolved settings as the journal has them."""
+        """The resolved settings, for the journal."""
 
-    def job(self, plan: PlanT, inputs: tuple[JobInput, ...]) -> JobT:
-        """The job of this plan over the inputs as they are now."""
+    def job(self, plan: PlanT) -> JobT:
+        """Everything that decides the output, inputs as they are now; stored when a run begins."""
 
     def list_differences(self, before: JobT, now: JobT, progress: ProgressT) -> list[str]:
-        """What keeps the run that was begun from being resumed, a line each."""
+        """The reasons, a line each, why the run that was begun cannot be resumed."""
 
     def clear(self, folder: Path, plan: PlanT, *, restart: bool) -> None:
         """Remove what an unfinished run left; with `restart`, also what a finished one made. Nothing else."""
 
     def open(self, folder: Path, plan: PlanT, job: JobT, at: ProgressT | None) -> WorkT:
-        """The work from a checkpoint, whose files are verified first, or from the beginning."""
+        """The work, from a checkpoint after its files are verified, or from the beginning."""
 
     def find_finished(self, folder: Path, job: JobT) -> ManifestT:
         """The manifest of a finished folder; an error if another job made it or files are missing."""
@@ -185,7 +147,7 @@ class Stage(Protocol[PlanT, JobT, ProgressT, WorkT, ManifestT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StageResult(Generic[WorkT, ManifestT]):
-    """What `run_stage` came to."""
+    """The result of `run_stage`."""
 
     work: WorkT | None
     """None when the folder was finished before."""
@@ -205,7 +167,7 @@ def run_stage(
     started: float,
     checkpoint_seconds: float,
 ) -> StageResult[WorkT, ManifestT]:
-    """Bring the folder to its manifest, from the beginning or from where it stands; closes the plan.
+    """Make the folder, from the beginning or from its last checkpoint, up to its manifest; closes the plan.
 
     `started` is when the run began, by the monotonic clock. Raises StoppedError after a clean stop.
     """
@@ -216,11 +178,19 @@ def run_stage(
         out_folder.make_folder(folder, stage.kind)
         stack.enter_context(out_folder.hold_lock(folder))
         out_folder.remove_killed_writes(folder)
-        job = stage.job(plan, describe_inputs(plan.inputs))
+        job = stage.job(plan)
         if restart:
             stage.clear(folder, plan, restart=True)
         if (folder / stage.kind.manifest_name).exists():
-            return _keep_finished(stage, folder, job, plan.stream)
+            stack.callback(out_folder.finish_folder, folder)
+            manifest = stage.find_finished(folder, job)
+            if plan.stream is not None:
+                raise UsageError(
+                    f"{folder} holds a finished run over {plan.stream.name}; whether this is the same text is "
+                    "not known",
+                    remedy=f"pass `{plan.stream.restart}` to begin again, or choose another `--out`",
+                )
+            return StageResult(work=None, manifest=manifest, seconds=0.0, peak_private_bytes=0)
         work = _open(stage, folder, plan, job, listen)
         with ExitStack() as working:
             working.callback(work.close)
@@ -245,10 +215,7 @@ def run_stage(
             kept.peak_private_bytes = lambda: watch.peak_private_bytes
             try:
                 work.work(watch)
-            except LowtideError as error:
-                if isinstance(error, ChangedInputError):
-                    inputs = disown_changed(job.inputs, plan.inputs)
-                    _store_job(stage, folder, replace(job, inputs=inputs))  # type: ignore[type-var]
+            except LowtideError:
                 if work.is_empty:
                     stack.callback(out_folder.abandon_folder, folder)  # once its files are closed
                 raise
@@ -263,17 +230,10 @@ def run_stage(
 
 
 @contextmanager
-def reading_inputs(work: Work[object], plan: Plan, job: Job) -> Iterator[None]:
-    """Read the inputs inside a memory fence; a checkpoint is taken before an error leaves.
-
-    Afterwards, and after a stop, ChangedInputError for an input that was written to meanwhile.
-    """
+def inside_budget(work: Work[object], plan: StagePlan) -> Iterator[None]:
+    """Work inside a memory fence; a checkpoint is taken before an error leaves."""
     extra_bytes = plan.budget.total_bytes - (private_bytes() - plan.foreign_bytes)
-    with (
-        refuse_written_inputs(job.inputs, plan.inputs),
-        plain_allocation(),
-        fence(max(extra_bytes, 0) + _FENCE_SLACK_BYTES),
-    ):
+    with fence(max(extra_bytes, 0) + _FENCE_SLACK_BYTES):
         try:
             yield
         except (StorageError, ChangedInputError):
@@ -290,23 +250,6 @@ def reading_inputs(work: Work[object], plan: Plan, job: Job) -> Iterator[None]:
             ) from cause
 
 
-def _keep_finished(
-    stage: Stage[PlanT, JobT, ProgressT, WorkT, ManifestT],
-    folder: Path,
-    job: JobT,
-    stream: Stream | None,
-) -> StageResult[WorkT, ManifestT]:
-    with ExitStack() as stack:
-        stack.callback(out_folder.finish_folder, folder)
-        manifest = stage.find_finished(folder, job)
-        if stream is not None:
-            raise UsageError(
-                f"{folder} holds a finished run over {stream.name}; whether this is the same text is not known",
-                remedy=f"pass `{stream.restart}` to begin again, or choose another `--out`",
-            )
-    return StageResult(work=None, manifest=manifest, seconds=0.0, peak_private_bytes=0)
-
-
 def _open(
     stage: Stage[PlanT, JobT, ProgressT, WorkT, ManifestT],
     folder: Path,
@@ -314,38 +257,20 @@ def _open(
     job: JobT,
     listen: Listener,
 ) -> WorkT:
-    """Fresh work, or that of the run in the folder. A run that came to nothing is not worth keeping."""
-    paths = [
+    """New work, or that of the run in the folder, unless it has done nothing yet."""
+    job_path, progress_path = (
         folder / WORK_FOLDER / name for name in (stage.kind.work_name, stage.kind.progress_name)
-    ]
-    if not all(path.exists() for path in paths):
-        return _begin(stage, folder, plan, job)
-    before = load_record(paths[0], stage.job_type)
-    progress = load_record(paths[1], stage.progress_type)
-    if progress.is_empty:
-        return _begin(stage, folder, plan, job)
-    refuse_differences(stage.list_differences(before, job, progress), folder)
-    if plan.stream is not None and progress.needs_input:
-        raise UsageError(
-            f"{folder} holds an unfinished run over {plan.stream.name}, which cannot be read again",
-            remedy=f"pass `{plan.stream.restart}` to begin again",
-        )
-    if before != job:
-        _store_job(stage, folder, job)
-    work = stage.open(folder, plan, job, progress)
-    listen(Note(text=f"resuming after {work.in_words}: what is there is verified"))
-    return work
-
-
-def _begin(
-    stage: Stage[PlanT, JobT, ProgressT, WorkT, ManifestT], folder: Path, plan: PlanT, job: JobT
-) -> WorkT:
+    )
+    if job_path.exists() and progress_path.exists():
+        before = load_record(job_path, stage.job_type)
+        progress = load_record(progress_path, stage.progress_type)
+        if not progress.is_empty:
+            refuse_differences(stage.list_differences(before, job, progress), folder)
+            if before != job:
+                store_record(job_path, job)
+            work = stage.open(folder, plan, job, progress)
+            listen(Note(text=f"resuming after {work.in_words}: what is there is verified"))
+            return work
     stage.clear(folder, plan, restart=False)
-    _store_job(stage, folder, job)
+    store_record(job_path, job)
     return stage.open(folder, plan, job, None)
-
-
-def _store_job(
-    stage: Stage[PlanT, JobT, ProgressT, WorkT, ManifestT], folder: Path, job: JobT
-) -> None:
-    store_record(folder / WORK_FOLDER / stage.kind.work_name, job)

@@ -1,4 +1,4 @@
-"""Signals that ask for a stop, as a question that the work asks now and then; a second Ctrl-C ends at once."""
+"""Stops by signals, which the work asks for now and then; a second Ctrl-C ends at once."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from lowtide.events import StopReason
 
 @contextmanager
 def listen_for_stops() -> Iterator[Callable[[], StopReason | None]]:
-    """Yields a function that tells whether a stop was asked for. The old handlers come back afterwards.
+    """Yields a function that returns the first stop that was asked for. The old handlers come back afterwards.
 
-    Signals reach the main thread alone: in another one nobody ever asks.
+    Only the main thread gets signals: in another one the function always returns None.
     """
     asked: list[StopReason] = []
     if threading.current_thread() is not threading.main_thread():

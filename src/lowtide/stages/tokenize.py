@@ -1,6 +1,6 @@
-"""`tokenize`: text of any size becomes token shards, inside a budget, crash by crash.
+"""`tokenize`: text of any size becomes token shards, inside a budget.
 
-    inputs → blocks → token runs → two splits of shards → manifest
+    inputs → blocks → tokens → two splits of shards → manifest
 
 A checkpoint is taken whenever a shard is full, after half a shard of tokens, and every few seconds.
 What lies between two checkpoints is done again after a crash, and comes out the same.
@@ -12,25 +12,25 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lowtide.errors import VerificationError
 from lowtide.events import Listener, ignore
 from lowtide.journal import Kind
 from lowtide.memory.budget import Budget
 from lowtide.settings import TokenizeSettings, loosen
 from lowtide.shards.manifest import DatasetManifest, read_manifest
-from lowtide.shards.read import open_dataset
 from lowtide.source.find_inputs import InputKind
 from lowtide.source.take_inputs import Inputs, take_inputs
 from lowtide.stages.folder import SHARDS
 from lowtide.stages.job import (
-    JobInput,
+    job_inputs,
     list_input_changes,
     list_setting_changes,
     refuse_differences,
 )
 from lowtide.stages.prepare import Prepared, prepare
+from lowtide.stages.read_inputs import describe_inputs, refuse_stream_again
 from lowtide.stages.settings import settings_of_manifest
-from lowtide.stages.shard_run import Progress, ShardJob, ShardRun, empty_folder
+from lowtide.stages.shard_folder import empty_folder, refuse_missing_files
+from lowtide.stages.shard_run import ShardJob, ShardProgress, ShardRun
 from lowtide.stages.stage import run_stage
 from lowtide.stages.watch_run import ShouldStop, never_stop
 from lowtide.storage.paths import as_path
@@ -41,13 +41,13 @@ _CHECKPOINT_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizeResult:
-    """What a run came to. The manifest is on disk as well; the rest belongs to this run alone."""
+    """The manifest, which is on disk too, and what this run took."""
 
     folder: Path
     manifest: DatasetManifest
     seconds: float
     peak_private_bytes: int
-    """The most that was seen after any block and at the end; 0 when the folder was done already."""
+    """The highest measurement; 0 when the folder was done already."""
     already_done: bool = False
 
     def __repr__(self) -> str:
@@ -70,7 +70,7 @@ def tokenize(
     listen: Listener = ignore,
     should_stop: ShouldStop = never_stop,
 ) -> TokenizeResult:
-    """Make the folder `out`, or resume it; see `lowtide.tokenize`."""
+    """Make the folder `out`, or resume; see `lowtide.tokenize`."""
     started = time.monotonic()
     folder = as_path(out)
     settings = settings or TokenizeSettings()
@@ -106,66 +106,58 @@ class TokenizeStage:
     name: Kind = "tokenize"
     kind = SHARDS
     job_type = ShardJob
-    progress_type = Progress
+    progress_type = ShardProgress
 
     def settings(self, plan: Prepared) -> dict[str, object]:
         """The resolved settings."""
         return dict(plan.settings.as_record())
 
-    def job(self, plan: Prepared, inputs: tuple[JobInput, ...]) -> ShardJob:
+    def job(self, plan: Prepared) -> ShardJob:
         """Settings, tokenizer and inputs."""
         return ShardJob(
             settings=plan.settings,
             tokenizer_fingerprint=plan.vocabulary.fingerprint,
-            inputs=inputs,
+            inputs=describe_inputs(plan.inputs),
         )
 
-    def list_differences(self, before: ShardJob, now: ShardJob, progress: Progress) -> list[str]:
+    def list_differences(
+        self, before: ShardJob, now: ShardJob, progress: ShardProgress
+    ) -> list[str]:
         """Settings, tokenizer and inputs that differ, but for policies on bad text that became milder."""
         return _list_differences(_loosen(before, now, progress), now)
 
     def clear(self, folder: Path, plan: Prepared, *, restart: bool) -> None:  # noqa: ARG002
         """Remove shards, checkpoint and manifest, whether the run was finished or not."""
-        empty_folder(folder, plan.layout)
+        empty_folder(folder, self, plan.layout)
 
-    def open(self, folder: Path, plan: Prepared, job: ShardJob, at: Progress | None) -> ShardRun:
+    def open(
+        self, folder: Path, plan: Prepared, job: ShardJob, at: ShardProgress | None
+    ) -> ShardRun:
         """Two writers and a cursor."""
+        if at is not None:
+            refuse_stream_again(plan, folder)  # only the manifest says that all of it was read
         return ShardRun(folder, plan, job, at)
 
     def find_finished(self, folder: Path, job: ShardJob) -> DatasetManifest:
         """The manifest of a finished folder, if it was made by this very job and its files are there."""
         manifest = read_manifest(folder)
         refuse_differences(_list_differences(_job_of_manifest(manifest, job), job), folder)
-        try:
-            open_dataset(folder)
-        except VerificationError as error:
-            remedy = "pass `--restart` to make it again, or put the file back from a copy"
-            raise VerificationError(error.problem, remedy=remedy) from error
+        refuse_missing_files(folder)
         return manifest
 
 
 def _job_of_manifest(manifest: DatasetManifest, now: ShardJob) -> ShardJob:
-    """The job that a finished folder was made by; times of writing are not kept, so those of `now` stand in."""
-    times = {item.name: item.modified_ns for item in now.inputs}
+    """The job that a finished folder was made by."""
     val = manifest.splits.get("val")
     before = ShardJob(
         settings=settings_of_manifest(manifest),
         tokenizer_fingerprint=manifest.tokenizer.fingerprint,
-        inputs=tuple(
-            JobInput(
-                name=item.name,
-                kind=item.kind,
-                size_bytes=item.size_bytes,
-                modified_ns=times.get(item.name, 0),
-                fingerprint=item.fingerprint,
-            )
-            for item in manifest.inputs
-        ),
+        inputs=job_inputs(manifest.inputs, now.inputs),
     )
     return _holding_nothing_out(before, now, val_tokens=val.tokens if val else 0)
 
 
-def _loosen(before: ShardJob, now: ShardJob, progress: Progress) -> ShardJob:
+def _loosen(before: ShardJob, now: ShardJob, progress: ShardProgress) -> ShardJob:
     """`before` with policies that became milder, where that is not too late."""
     but = []
     if before.settings.examples and before.settings.bad_text != "fail":
@@ -191,7 +183,7 @@ def _holding_nothing_out(before: ShardJob, now: ShardJob, *, val_tokens: int) ->
 
 
 def _list_differences(before: ShardJob, now: ShardJob) -> list[str]:
-    """A line for each difference. Of a template's text nobody wants to read both versions."""
+    """A line for each difference; a changed template is named, not shown."""
     records = [replace(job.settings, template_text=None).as_record() for job in (before, now)]
     lines = list_setting_changes(*records)
     if before.settings.template == now.settings.template and (

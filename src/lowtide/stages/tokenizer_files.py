@@ -1,7 +1,7 @@
 """The files of trained tokenizers, and `lowtide-tokenizer.json`, the sealed manifest that names them.
 
-The manifest has no clock, no budget, no machine, and inputs in the order of their content: same corpus, same
-bytes. What one run took (time, peak, budget) lies beside it in `run.json`.
+The manifest has no time, budget or machine in it, and inputs in the order of their content: same corpus, same
+bytes. Time, peak and budget of a run are in `run.json`.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ RUN_NAME = "run.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CorpusFile:
-    """One input, by its content first."""
+    """One input; its content identifies it."""
 
     fingerprint: str
     size_bytes: int
@@ -61,7 +61,7 @@ class OutputFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerManifest:
-    """Everything that can be said about the tokenizer without saying how it was run."""
+    """Everything about the tokenizer that does not differ from run to run."""
 
     format_version: int = 1
     tool_version: str = __version__
@@ -87,36 +87,6 @@ class TokenizerManifest:
         return f"<TokenizerManifest {self.in_words}>"
 
 
-def _describe_corpus(inputs: Sequence[JobInput]) -> tuple[CorpusFile, ...]:
-    """The inputs without their order."""
-    files = [
-        CorpusFile(
-            fingerprint=item.fingerprint,
-            size_bytes=item.size_bytes,
-            kind=item.kind,
-            name=item.name,
-        )
-        for item in inputs
-    ]
-    return tuple(sorted(files, key=lambda file: (file.fingerprint, file.size_bytes, file.name)))
-
-
-def corpus_inputs(manifest: TokenizerManifest, now: Sequence[JobInput]) -> tuple[JobInput, ...]:
-    """The inputs a folder was made from, by name; times of writing are not kept, so those of `now` stand in."""
-    times = {item.name: item.modified_ns for item in now}
-    inputs = [
-        JobInput(
-            name=file.name,
-            kind=file.kind,
-            size_bytes=file.size_bytes,
-            modified_ns=times.get(file.name, 0),
-            fingerprint=file.fingerprint,
-        )
-        for file in manifest.corpus
-    ]
-    return tuple(sorted(inputs, key=lambda item: item.name))
-
-
 def make_tokenizer_manifest(
     settings: TokenizerSettings,
     inputs: Sequence[JobInput],
@@ -126,9 +96,19 @@ def make_tokenizer_manifest(
 ) -> TokenizerManifest:
     """The manifest of a run that is done."""
     totals = learning.totals
+    corpus = [
+        CorpusFile(
+            fingerprint=item.fingerprint,
+            size_bytes=item.size_bytes,
+            kind=item.kind,
+            name=item.name,
+        )
+        for item in inputs
+    ]
+    corpus.sort(key=lambda file: (file.fingerprint, file.size_bytes, file.name))
     return TokenizerManifest(
         settings=settings,
-        corpus=_describe_corpus(inputs),
+        corpus=tuple(corpus),
         documents=counts.documents,
         text_bytes=totals.text_bytes,
         words=totals.words,
@@ -142,12 +122,12 @@ def make_tokenizer_manifest(
 
 
 def size_folder(settings: TokenizerSettings, vocab_size: int) -> str:
-    """Where a vocabulary lies inside the output folder: in it, or by its size when there are several."""
+    """The folder of a vocabulary in the output folder: none, or named by its size when there are several."""
     return "" if len(settings.vocab_size) == 1 else str(vocab_size)
 
 
 def refuse_linked_folders(folder: Path, settings: TokenizerSettings) -> None:
-    """UsageError where a link stands in place of a size's folder: what it leads to would be written into."""
+    """UsageError for a link in place of a size's folder: its target would be written to."""
     for size in settings.vocab_size:
         inside = folder / size_folder(settings, size)
         if inside != folder and inside.is_symlink():
@@ -160,7 +140,7 @@ def refuse_linked_folders(folder: Path, settings: TokenizerSettings) -> None:
 def write_vocabulary(
     folder: Path, settings: TokenizerSettings, vocab_size: int, pairs: BytePairs
 ) -> list[OutputFile]:
-    """Write all files of one size; none is announced before the manifest stands."""
+    """Write all files of one size. They count only once the manifest names them."""
     inside = size_folder(settings, vocab_size)
     if inside:
         refuse_linked_folders(folder, settings)  # counting took long, and one may have come since
@@ -175,7 +155,7 @@ def write_vocabulary(
 
 
 def write_picture(folder: Path, learning: Learning) -> OutputFile:
-    """Draw bytes a token over vocabulary size."""
+    """Draw bytes per token over vocabulary size."""
     return _write(folder, PICTURE_NAME, draw_curve(learning).encode())
 
 
@@ -195,7 +175,7 @@ def write_run_record(
     seconds: float,
     peak_private_bytes: int,
 ) -> None:
-    """Write what the run took and met, which is not the same twice, so it is not in the manifest."""
+    """Write what differs from run to run, and so is not in the manifest."""
     write_sealed(
         folder / RUN_NAME,
         {
@@ -212,12 +192,12 @@ def write_run_record(
 
 
 def read_tokenizer_manifest(folder: Path) -> TokenizerManifest:
-    """The manifest of a finished folder; VerificationError where it is not as it was written."""
+    """The manifest of a finished folder; VerificationError if it was changed."""
     return load_record(folder / TOKENIZER.manifest_name, TokenizerManifest)
 
 
 def verify_files(folder: Path, manifest: TokenizerManifest) -> None:
-    """VerificationError unless every file that the manifest names is there as it was written."""
+    """VerificationError if a file that the manifest names is missing or was changed."""
     for file in manifest.files:
         path = folder / file.name
         if not path.is_file() or xxhash.xxh3_128(path.read_bytes()).hexdigest() != file.digest:
@@ -228,7 +208,7 @@ def verify_files(folder: Path, manifest: TokenizerManifest) -> None:
 
 
 def remove_tokenizer(folder: Path, made_by: Sequence[TokenizerSettings]) -> None:
-    """Remove the files of tokenizers with these settings and nothing else. The manifest goes first."""
+    """Remove the files of tokenizers with these settings, the manifest first, and nothing else."""
     with storage_errors(folder):
         (folder / TOKENIZER.manifest_name).unlink(missing_ok=True)
         sync_folder(folder)
@@ -237,7 +217,7 @@ def remove_tokenizer(folder: Path, made_by: Sequence[TokenizerSettings]) -> None
 
 
 def empty_work_folder(folder: Path) -> None:
-    """Remove what counting leaves in the work folder; what says whose folder it is goes last."""
+    """Remove what counting leaves in the work folder, the file that identifies it last."""
     work = folder / WORK_FOLDER
     with storage_errors(work):
         for path in work.iterdir():

@@ -1,4 +1,4 @@
-"""A vocabulary in the making: words counted by threads with a table each, then merges, then the files.
+"""The work of `train-tokenizer`: threads count words in tables; then merges are learned and files written.
 
 blocks → tables → sorted words → checkpoint (`counting.json`) → merges → files, and at the end the manifest
 """
@@ -25,7 +25,7 @@ from lowtide.stages.job import Counts, JobInput, add_block, store_record
 from lowtide.stages.learn_run import Learning, learn
 from lowtide.stages.measure_tokenizer import Comparison, MeasuredText, NotCompared, choose_text
 from lowtide.stages.plan_tokenizer import TokenizerPlan
-from lowtide.stages.stage import reading_inputs
+from lowtide.stages.read_inputs import reading_inputs
 from lowtide.stages.tokenizer_files import (
     OutputFile,
     TokenizerManifest,
@@ -48,7 +48,7 @@ WORDS_NAME = f"all{_RUN_SUFFIX}"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerJob:
-    """Everything that the vocabularies are a function of."""
+    """Everything that decides the vocabularies."""
 
     version: int = 1
     settings: TokenizerSettings
@@ -57,7 +57,7 @@ class TokenizerJob:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CountProgress:
-    """A point from which counting can be resumed and comes to the same words."""
+    """A checkpoint: counting that resumes from it comes to the same words."""
 
     cursor: Cursor
     done_bytes: int
@@ -65,9 +65,9 @@ class CountProgress:
     runs: tuple[RunRecord, ...]
     next_run: int
     held_out_open: bool = False
-    """The side of the document that the cursor stands in."""
+    """Whether the document at the cursor is held out."""
     held_out_bytes: int = 0
-    """Bytes of held-out text that were kept to measure on."""
+    """Bytes of held-out text that are kept to measure the tokenizer on."""
     words: RunRecord | None = None
     """All words, once everything is counted."""
     totals: WordTotals | None = None
@@ -79,23 +79,18 @@ class CountProgress:
         """Whether no text is counted yet."""
         return not self.counts.text_bytes
 
-    @property
-    def needs_input(self) -> bool:
-        """Whether there is text left to count."""
-        return self.words is None
-
 
 class TokenizerRun:
-    """Takes blocks in order, counts their words, and learns merges. Between two blocks it can be stored.
+    """Counts the words of blocks, then learns merges. After each block a checkpoint can be taken.
 
-    A checkpoint writes the tables out as sorted words, so a crash costs what was counted since the last one.
-    When all is counted, that is a checkpoint too: learning takes seconds, and is done again after a crash.
+    A checkpoint writes the tables out as sorted words. Another one is taken when everything is counted;
+    learning takes seconds, and is done again after a crash.
     """
 
     def __init__(
         self, folder: Path, prepared: TokenizerPlan, job: TokenizerJob, at: CountProgress | None
     ) -> None:
-        """From a checkpoint, whose files are verified first, or at the first byte of the first input."""
+        """Begin at a checkpoint, after its files are verified, or at the first input."""
         progress = at or CountProgress(
             cursor=Cursor(file=0, position=0), done_bytes=0, counts=Counts(), runs=(), next_run=0
         )
@@ -135,7 +130,7 @@ class TokenizerRun:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing was counted that would be worth keeping."""
+        """Whether no word is counted yet."""
         totals = self._progress.totals
         return not self.counts.text_bytes or (totals is not None and not totals.words)
 
@@ -147,7 +142,7 @@ class TokenizerRun:
     def work(self, watch: Watch) -> None:
         """Count, learn, write and measure."""
         if self._progress.words is None:
-            with reading_inputs(self, self._prepared, self._job):
+            with reading_inputs(self, self._prepared, self._job, TOKENIZER):
                 self._count_all(watch)
         self._refuse_nothing()
         self._learn(watch)
@@ -162,7 +157,7 @@ class TokenizerRun:
         watch.after_all()
 
     def _refuse_nothing(self) -> None:
-        """DataError where there is no word to learn from."""
+        """DataError if there is no word to learn from."""
         progress, val = self._progress, self._prepared.settings.val
         if progress.totals and progress.totals.words:
             return
@@ -183,8 +178,7 @@ class TokenizerRun:
         )
 
     def _learn(self, watch: Watch) -> None:
-        """Learn the merges, then write and measure the vocabularies, one at a time: each takes some hundred
-        bytes a token meanwhile."""
+        """Learn the merges, then write and measure the vocabularies one at a time, for memory's sake."""
         progress, settings = self._progress, self._prepared.settings
         assert progress.words is not None, "counting is not finished"
         assert progress.totals is not None, "counting is not finished"
@@ -241,7 +235,7 @@ class TokenizerRun:
         return manifest
 
     def take(self, block: Block) -> bool:
-        """Have a block counted; True when a checkpoint is due because there are many runs."""
+        """Have a block counted. True if a checkpoint is due because there are many files of sorted words."""
         self._make_counters()
         self._refuse_marker(block)
         text = self._held_out.leave_out(block, continues=self.cursor.within > 0)
@@ -255,10 +249,10 @@ class TokenizerRun:
         return len(self._runs) >= MOST_RUNS
 
     def checkpoint(self) -> None:
-        """Everything so far survives from here on: tables written as runs, progress stored."""
+        """Write the tables out as sorted words, and store how far the input is read."""
         self._wait(0)
         if not self._whole:
-            return  # a block was counted in part only: the checkpoint before it stays the one to resume from
+            return  # a block was counted only in part: the checkpoint before it stays the newest
         self._spill_all()
         if len(self._runs) >= MOST_RUNS:
             record, _ = merge_runs(self._work, self._runs, self._new_name())
@@ -266,7 +260,7 @@ class TokenizerRun:
         self._store()
 
     def finish(self) -> None:
-        """All words in one run; the tables' memory is free afterwards."""
+        """Merge all words into one file, and free the tables."""
         self._wait(0)
         self._spill_all()
         self.close()
@@ -282,7 +276,7 @@ class TokenizerRun:
         return 0
 
     def close(self) -> None:
-        """Let go of threads, tables and files."""
+        """End the threads, free the tables, close the files."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         self._waiting.clear()
         for counter in self._counters:
@@ -291,7 +285,7 @@ class TokenizerRun:
         self._held_out.close()
 
     def _make_counters(self) -> None:
-        """Late: a run whose input cannot be read asks for no memory."""
+        """Make the tables, late: a run whose input cannot be read takes no memory."""
         if self._counters:
             return
         allowances = self._prepared.allowances
@@ -301,7 +295,7 @@ class TokenizerRun:
             self._idle.put(counter)
 
     def _refuse_marker(self, block: Block) -> None:
-        """The private mark between documents may not stand in one. It begins with a NUL, which is rare."""
+        """ReservedTextError for a document with the private mark that stands between documents."""
         if self._prepared.read.delimiter != MARKER:
             return
         text = block.text
@@ -325,7 +319,7 @@ class TokenizerRun:
             self._idle.put(counter)
 
     def _wait(self, most: int) -> None:
-        """Until at most so many blocks are under way."""
+        """Wait until at most `most` blocks are being counted."""
         while len(self._waiting) > most:
             self._waiting.popleft().result()
 
@@ -362,7 +356,7 @@ class TokenizerRun:
         self._remove_other_runs()
 
     def _remove_other_runs(self) -> None:
-        """Runs that no checkpoint names: merged into others, or written after it."""
+        """Remove sorted words that no checkpoint names: merged into others, or written after it."""
         named = {record.name for record in self._runs} | {WORDS_NAME}
         with storage_errors(self._work):
             for path in self._work.glob(f"*{_RUN_SUFFIX}"):

@@ -1,4 +1,4 @@
-"""What decides the output of `train-tokenizer`: every field here may change bytes, none of them memory."""
+"""Settings of `train-tokenizer`: made of named values, and checked."""
 
 from __future__ import annotations
 
@@ -6,13 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from lowtide.errors import UsageError
 from lowtide.settings import (
-    DEFAULT_VAL,
     END_OF_TEXT,
     TokenizerSettings,
     check_choices,
     declared_settings,
 )
-from lowtide.stages.settings import is_share, settings_from
+from lowtide.stages.settings import check_separator, check_share, settings_from
 from lowtide.tokenizer.byte_pairs import unspell
 
 _BYTES = 256
@@ -22,25 +21,15 @@ _LONGEST_SPECIAL_BYTES = 1024
 
 
 def make_tokenizer_settings(chosen: Mapping[str, object]) -> TokenizerSettings:
-    """Settings out of named values; sizes come in any order and leave ascending."""
+    """Settings out of named values. One size or token may stand by itself; sizes leave ascending, each once."""
     resolved = dict(chosen)
+    for name in ("vocab_size", "special_token"):
+        if isinstance(resolved.get(name), int | str):
+            resolved[name] = (resolved[name],)
     sizes = resolved.get("vocab_size")
     if isinstance(sizes, Sequence):
         resolved["vocab_size"] = tuple(sorted(set(sizes)))
     return settings_from(TokenizerSettings, resolved, see="see `lowtide train-tokenizer --help`")
-
-
-def normalise(settings: TokenizerSettings) -> TokenizerSettings:
-    """One size or token given by itself becomes a tuple of one; sizes ascend, each once."""
-    sizes: object = settings.vocab_size
-    tokens: object = settings.special_token
-    return make_tokenizer_settings(
-        {
-            **settings.as_record(),
-            "vocab_size": (sizes,) if isinstance(sizes, int) else sizes,
-            "special_token": (tokens,) if isinstance(tokens, str) else tokens,
-        }
-    )
 
 
 def choose_special_tokens(named: Sequence[str], *, none: bool) -> tuple[str, ...]:
@@ -66,19 +55,8 @@ def check_tokenizer_settings(settings: TokenizerSettings) -> None:
             setting="min_frequency",
             value=2,
         )
-    if not is_share(settings.val):
-        raise UsageError(
-            f"val cannot be {settings.val!r}: it is a share of the data",
-            remedy="choose a number from 0 (learn from everything) to below 1",
-            setting="val",
-            value=DEFAULT_VAL,
-        )
-    if not settings.separator:
-        raise UsageError(
-            "the separator is empty",
-            remedy="choose file, line, blank-line, or the text that stands between documents",
-            setting="separator",
-        )
+    check_share(settings.val, zero="learn from everything")
+    check_separator(settings.separator)
 
 
 def _check_sizes(settings: TokenizerSettings) -> None:

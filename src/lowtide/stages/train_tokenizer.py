@@ -1,14 +1,13 @@
 """`train-tokenizer`: text of any size becomes a byte-pair vocabulary, exact, inside a budget.
 
-    inputs → blocks → words and how often they come → merges → vocabularies → files → manifest
-
-Words are counted in tables of a fixed size, and checkpoints are taken every half minute.
+inputs → blocks → words and their counts → merges → vocabularies → files → manifest
 """
 
 from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from pathlib import Path
 
 from lowtide.errors import VerificationError
@@ -21,7 +20,7 @@ from lowtide.source.find_inputs import Skipped
 from lowtide.source.take_inputs import Inputs, take_inputs
 from lowtide.stages.folder import TOKENIZER
 from lowtide.stages.job import (
-    JobInput,
+    job_inputs,
     list_input_changes,
     list_setting_changes,
     load_record,
@@ -30,10 +29,10 @@ from lowtide.stages.job import (
 from lowtide.stages.learn_run import Learning
 from lowtide.stages.measure_tokenizer import Comparison, NotCompared
 from lowtide.stages.plan_tokenizer import TokenizerPlan, plan_tokenizer
+from lowtide.stages.read_inputs import describe_inputs, refuse_stream_again
 from lowtide.stages.stage import run_stage
 from lowtide.stages.tokenizer_files import (
     TokenizerManifest,
-    corpus_inputs,
     empty_work_folder,
     read_tokenizer_manifest,
     refuse_linked_folders,
@@ -46,12 +45,12 @@ from lowtide.storage.paths import as_path
 from lowtide.units import format_bytes, format_seconds
 
 CHECKPOINT_SECONDS = 30.0
-"""Writing the tables out takes a third of a second, and all sorted words are merged at the end."""
+"""Not more often: writing the tables out takes a third of a second, and makes more to merge at the end."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TokenizerResult:
-    """What a run came to. The manifest is on disk as well; the rest belongs to this run alone."""
+    """The manifest, which is on disk too, and what this run took and learned."""
 
     folder: Path
     manifest: TokenizerManifest
@@ -90,7 +89,7 @@ def train_tokenizer(
     should_stop: ShouldStop = never_stop,
     checkpoint_seconds: float = CHECKPOINT_SECONDS,
 ) -> TokenizerResult:
-    """Make the folder `out`, or resume it; see `lowtide.train_tokenizer`."""
+    """Make the folder `out`, or resume; see `lowtide.train_tokenizer`."""
     started = time.monotonic()
     folder = as_path(out)
     settings = settings or TokenizerSettings()
@@ -134,9 +133,9 @@ class TokenizerStage:
         """The resolved settings."""
         return plan.settings.as_record()
 
-    def job(self, plan: TokenizerPlan, inputs: tuple[JobInput, ...]) -> TokenizerJob:
+    def job(self, plan: TokenizerPlan) -> TokenizerJob:
         """Settings and inputs."""
-        return TokenizerJob(settings=plan.settings, inputs=inputs)
+        return TokenizerJob(settings=plan.settings, inputs=describe_inputs(plan.inputs))
 
     def list_differences(
         self, before: TokenizerJob, now: TokenizerJob, progress: CountProgress
@@ -157,16 +156,17 @@ class TokenizerStage:
         self, folder: Path, plan: TokenizerPlan, job: TokenizerJob, at: CountProgress | None
     ) -> TokenizerRun:
         """Tables of words and a cursor."""
+        if at is not None and at.words is None:
+            refuse_stream_again(plan, folder)
         refuse_linked_folders(folder, plan.settings)
         return TokenizerRun(folder, plan, job, at)
 
     def find_finished(self, folder: Path, job: TokenizerJob) -> TokenizerManifest:
         """The manifest of a finished folder, if it was made by this very job and its files are there."""
         manifest = read_tokenizer_manifest(folder)
-        before = TokenizerJob(
-            settings=manifest.settings, inputs=corpus_inputs(manifest, job.inputs)
-        )
-        by_name = tuple(sorted(job.inputs, key=lambda item: item.name))
+        corpus = job_inputs(sorted(manifest.corpus, key=attrgetter("name")), job.inputs)
+        before = TokenizerJob(settings=manifest.settings, inputs=corpus)
+        by_name = tuple(sorted(job.inputs, key=attrgetter("name")))
         refuse_differences(_list_differences(before, replace(job, inputs=by_name)), folder)
         verify_files(folder, manifest)
         return manifest
@@ -178,7 +178,7 @@ def _list_differences(before: TokenizerJob, now: TokenizerJob) -> list[str]:
 
 
 def _settings_in(folder: Path, now: TokenizerSettings) -> list[TokenizerSettings]:
-    """The settings of whoever wrote into this folder. Where they cannot be read any more, those of this run."""
+    """The settings of the runs that wrote into this folder; if they cannot be read, those of this run."""
     job = folder / WORK_FOLDER / TOKENIZER.work_name
     try:
         found = [load_record(job, TokenizerJob).settings] if job.exists() else []

@@ -1,4 +1,4 @@
-"""What happens beside the work: progress told, checkpoints due, memory watched, stops obeyed."""
+"""What happens between two units of work: progress is reported, checkpoints taken, memory and stops watched."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from lowtide.stages.folder import STOP_NAME, take_stop_file
 from lowtide.stages.guard_memory import MemoryGuard
 
 if TYPE_CHECKING:
-    from lowtide.stages.stage import Plan, Work
+    from lowtide.stages.stage import StagePlan, Work
 
 ShouldStop = Callable[[], StopReason | None]
 
 _TELL_SECONDS = 0.2
 _DEAF_SECONDS = 1.0
-"""If stops were not looked at for so long, reading looks: one asked for earlier must not undo all progress."""
+"""After so long without a block, reading looks for stops: an earlier stop must not undo all progress."""
 _PATIENCE_SECONDS = 0.7
 
 
@@ -41,12 +41,12 @@ def never_stop() -> StopReason | None:
 
 
 class Watch:
-    """Called after every block. The clock decides when it acts, never what is written."""
+    """Called after every block. Time decides when it acts, never what is written."""
 
     def __init__(
         self,
         work: Work[object],
-        plan: Plan,
+        plan: StagePlan,
         *,
         listen: Listener,
         should_stop: ShouldStop,
@@ -73,7 +73,7 @@ class Watch:
         self.peak_private_bytes = 0
 
     def after_block(self, *, checkpoint_is_due: bool) -> None:
-        """Tell, checkpoint, judge; raises StoppedError when it is time to go."""
+        """Report, judge memory and take a checkpoint, each if it is due; StoppedError if it is time to stop."""
         self._look(self._how_far)
         if checkpoint_is_due or time.monotonic() - self._checkpointed >= self._checkpoint_seconds:
             self._work.checkpoint()
@@ -83,9 +83,9 @@ class Watch:
             )
 
     def while_reading(self, blocks: Iterator[Block]) -> Iterator[Block]:
-        """The blocks as they come. Where reading is slow, a stop is obeyed before the first one is done.
+        """The blocks as they come. Where reading is slow, a stop is obeyed before the first block is done.
 
-        A stop waits a moment for the block that is under way: what it holds need not be done again.
+        A stop waits a moment for the block that is being worked on, so that it need not be done again.
         """
         for block in blocks:
             self.while_waiting()
@@ -102,7 +102,7 @@ class Watch:
         self._stop_seen_at = min(self._stop_seen_at, now) if asked else math.inf
 
     def after_slice(self, merges: int, most_merges: int) -> None:
-        """The same while merges are learnt, which is not worth a checkpoint."""
+        """Report progress and judge memory while merges are learned, which takes no checkpoint."""
 
         def how_far(used_bytes: int, seconds: float) -> Learnt:
             return Learnt(
@@ -121,7 +121,7 @@ class Watch:
         return time.monotonic() - self._started
 
     def after_all(self) -> None:
-        """The last that is told of the input: all of it. Without a block, this is the peak."""
+        """Report that all input is done. If there was no block, memory is measured here for the first time."""
         used_bytes = private_bytes() - self._plan.foreign_bytes
         self.peak_private_bytes = max(self.peak_private_bytes, used_bytes)
         self.listen(self._how_far(used_bytes, self.elapsed_seconds))
@@ -141,7 +141,7 @@ class Watch:
     def _how_far(self, used_bytes: int, seconds: float) -> Advanced:
         return Advanced(
             done_bytes=self._work.done_bytes,
-            total_bytes=self._plan.input_bytes,
+            total_bytes=self._plan.total_bytes,
             documents=self._work.counts.documents,
             tokens=self._work.counts.tokens,
             private_bytes=used_bytes,
@@ -161,7 +161,7 @@ class Watch:
             raise self._stopped(stop, StoppedError)
 
     def _judge_memory(self) -> None:
-        """note → give caches back → seal and stop; the kernel is never left to decide."""
+        """Note pressure, then empty caches, then stop: the kernel must not have to kill."""
         stage, why = self._guard.look()
         self.peak_private_bytes = max(self.peak_private_bytes, self._guard.peak_private_bytes)
         if stage is Stage.ASK:
@@ -171,7 +171,7 @@ class Watch:
             raise self._stopped(why, StoppedError)
 
     def _stopped(self, why: str, kind: type[StoppedError]) -> StoppedError:
-        remedy = "run the same command again to go on"
+        remedy = "run the same command again to resume"
         if (stream := self._plan.stream) is not None:
             remedy = f"{stream.name} cannot be read again: pass `{stream.restart}` to begin again"
         return kind(f"stopped after {self._work.in_words}: {why}", remedy=remedy)

@@ -16,7 +16,7 @@ from lowtide.units import MIB, format_bytes
 _UNUSED_SHARE = 0.10
 _SPARE_SHARE = 1.25
 _GROWN = 1.5
-_OURS = ("tokenize", "train-tokenizer", "train")
+_OURS = ("tokenize", "train-tokenizer", "export", "train")
 _EXPANDABLE = "PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True"
 _WATCH_IT = "run it under `lowtide watch -- COMMAND`: its timeline will explain the next death"
 

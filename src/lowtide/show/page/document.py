@@ -34,6 +34,7 @@ _KEYBOARD = (
 _KINDS = {
     "tokenize": "Tokenizing",
     "train-tokenizer": "Training a tokenizer",
+    "export": "Exporting tokens",
     "train": "Training a model",
     "watch": "A watched command",
 }

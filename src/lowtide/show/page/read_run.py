@@ -33,11 +33,12 @@ from lowtide.show.page.work_clock import WorkClock, clock_text, unix_seconds
 from lowtide.units import format_bytes, format_count, format_seconds, printable
 
 NAME_A_RUN = (
-    "name the folder of a run of tokenize, train-tokenizer or train, or a timeline of watch"
+    "name the folder of a run of tokenize, train-tokenizer, export or train, or a timeline of watch"
 )
 MOST_GPUS = 4
 _MOST_COMMAND_WORDS = 200
 _LEARNING = "learning merges"
+_READING = {"train-tokenizer": "counting words", "export": "verifying and copying"}
 _RATE_SECONDS = 0.5
 """A rate over less would be noise."""
 _ALERT_BANDS = {"note": "noted", "ask": "asked to stop", "end": "being ended"}
@@ -226,7 +227,7 @@ class _Reader:
     def _take_advanced(self, record: Record) -> None:
         counts = self.facts.counts
         self._count_until(self.facts.seconds if self._late_seconds is None else self._late_seconds)
-        self._enter("counting words" if self.facts.kind == "train-tokenizer" else "tokenizing")
+        self._enter(_READING.get(self.facts.kind, "tokenizing"))
         self._see_memory(record)
         done, total = whole(record, "done_bytes"), whole(record, "total_bytes")
         self._measure_rate("input rate", done, resumed=whole(record, "resumed_bytes") or 0)
