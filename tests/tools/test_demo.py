@@ -266,6 +266,7 @@ def test_all_that_the_demo_made_is_removed(finished: Path, tmp_path: Path) -> No
     folder = tmp_path / "demo"
     shutil.copytree(finished, folder)
     (folder / ".corpus.parquet.4711.tmp").write_bytes(b"of a killed write")
+    (folder / "model" / "checkpoints").mkdir(parents=True)  # of training that was stopped early
     (folder / ".for-transformers.3f09a2c1-4711-93561.tmp").mkdir()
     (folder / ".for-transformers.3f09a2c1-4711-93561.tmp" / "model.safetensors").touch()
     assert folder / "tokens" in clean_demo(folder)

@@ -164,17 +164,20 @@ def clean_demo(folder: Path) -> list[Path]:
 
 
 def _remove_outputs(folder: Path) -> None:
-    """Remove the files with names that the commands write, and then the folders that this empties."""
-    patterns, folders = _patterns(), set[Path]()
-    for parent, _, names in os.walk(folder):
-        for file in (Path(parent, name) for name in names):
-            place = PurePosixPath("/", file.relative_to(folder).as_posix())
-            if not file.is_symlink() and any(place.match(f"/{one}") for one in patterns):
-                file.unlink()
-                folders.update(file.parents[: len(place.parts) - 2])
-    for path in sorted(folders, reverse=True):
-        with suppress(OSError):  # it holds something else
-            path.rmdir()
+    """Remove the files with names that the commands write, and folders of such files that are empty."""
+    files = {PurePosixPath("/", pattern) for pattern in _patterns()}
+    folders = {parent for file in files for parent in file.parents}
+    for parent, below, names in os.walk(folder, topdown=False):
+        for path in (Path(parent, name) for name in (*names, *below)):
+            place = PurePosixPath("/", path.relative_to(folder).as_posix())
+            patterns = folders if path.is_dir() else files
+            if path.is_symlink() or not any(place.match(str(one)) for one in patterns):
+                continue
+            if patterns is files:
+                path.unlink()
+            else:
+                with suppress(OSError):  # it holds something else
+                    path.rmdir()
 
 
 def _patterns() -> list[str]:
