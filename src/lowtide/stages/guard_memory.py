@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from lowtide.events import Listener, MemoryRead, Note
 from lowtide.memory.budget import Budget
-from lowtide.memory.pressure import PressureSample, Stage, judge, take_sample
+from lowtide.memory.pressure import Stage, judge, take_sample
 
 _SAMPLE_SECONDS = 1.0
 
@@ -49,19 +49,17 @@ class MemoryGuard:
         sample = replace(sample, private_bytes=sample.private_bytes - self._foreign_bytes)
         self.peak_private_bytes = max(self.peak_private_bytes, sample.private_bytes)
         self.used_bytes = sample.private_bytes + sample.swapped_bytes
-        self._listen(_memory_read(sample))
+        self._listen(
+            MemoryRead(
+                private_bytes=sample.private_bytes,
+                mapped_bytes=sample.mapped_bytes,
+                swapped_bytes=sample.swapped_bytes,
+                available_bytes=sample.available_bytes,
+                stalled_percent=sample.stalled_percent,
+            )
+        )
         stage, why = judge(sample, self._budget)
         if stage > self._stage and stage is not Stage.STOP:
             self._listen(Note(text=why, level="warning"))
         self._stage = stage
         return stage, why
-
-
-def _memory_read(sample: PressureSample) -> MemoryRead:
-    return MemoryRead(
-        private_bytes=sample.private_bytes,
-        mapped_bytes=sample.mapped_bytes,
-        swapped_bytes=sample.swapped_bytes,
-        available_bytes=sample.available_bytes,
-        stalled_percent=sample.stalled_percent,
-    )
