@@ -49,7 +49,14 @@ def training_rows(result: TokenizerResult) -> Rows:
             name = "" if number else "longest"
             rows.append((name, f"{token.text} ({token.size_bytes:,} bytes)"))
     rows.append(("picture", printable(str(result.folder / PICTURE_NAME))))
-    return rows + _effort_rows(result)
+    if result.already_done:
+        return [*rows, ("time", "none: the folder holds this very tokenizer already")]
+    peak = format_bytes(result.peak_private_bytes)
+    return [
+        *rows,
+        ("time", f"{format_seconds(result.seconds)} (measured)"),
+        ("peak memory", f"{peak} private (measured)"),
+    ]
 
 
 def training_record(result: TokenizerResult) -> dict[str, object]:
@@ -164,16 +171,6 @@ def _compare(comparison: Comparison, number: int) -> str:
     text = f"{comparison.text} ({format_bytes(comparison.text_bytes)})"
     gpt2 = f"gpt2 {comparison.gpt2:.2f}: {rate / comparison.gpt2:.2f} × as much (measured)"
     return f"{rate:.2f} bytes a token on {text}, {gpt2}"
-
-
-def _effort_rows(result: TokenizerResult) -> Rows:
-    if result.already_done:
-        return [("time", "none: the folder holds this very tokenizer already")]
-    peak = format_bytes(result.peak_private_bytes)
-    return [
-        ("time", f"{format_seconds(result.seconds)} (measured)"),
-        ("peak memory", f"{peak} private (measured)"),
-    ]
 
 
 def _comparison_record(

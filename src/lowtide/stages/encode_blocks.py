@@ -150,7 +150,7 @@ class BlockEncoder:
             stack.callback(self._abandon)
             waiting: deque[_Pending] = deque()
             for block in blocks:
-                if self._is_large(block):
+                if len(block.text) > 4 * self._allowances.block_bytes:
                     while waiting:
                         yield self._take(waiting, pool)
                     yield self._encode_alone(block, continues, pool)
@@ -197,9 +197,6 @@ class BlockEncoder:
     def _apart_bytes(self) -> int:
         encoders = [worker.encoder for worker in self._workers]
         return sum(encoder.apart_bytes for encoder in encoders if encoder is not None)
-
-    def _is_large(self, block: Block) -> bool:
-        return len(block.text) > 4 * self._allowances.block_bytes
 
     def _take(self, waiting: deque[_Pending], pool: ThreadPoolExecutor) -> ArrangedBlock:
         """Wait for the oldest block. If the reference ran out of memory, the block is encoded again, alone."""

@@ -87,23 +87,18 @@ def _find_other(folder: Path, kind: FolderKind) -> str | None:
     work = folder / WORK_FOLDER
     if names and kind.manifest_name not in names and WORK_FOLDER not in names:
         return min(names)
-    entries = list(work.iterdir()) if work.is_dir() else []
-    written = [folder / name for name in kind.written]
-    for path in (folder / LOG_NAME, work, *entries, *written, *_steps(folder, kind)):
+    written = [folder / LOG_NAME, work, *(folder / name for name in kind.written)]
+    written += work.iterdir() if work.is_dir() else []
+    if CHECKPOINTS in kind.written and (folder / CHECKPOINTS).is_dir():
+        written += (folder / CHECKPOINTS).glob("step-*")
+        written += (folder / CHECKPOINTS).glob(".step-*")
+    for path in written:
         if path.is_symlink():  # not ours: writing would change the file that the link leads to
             return f"{path.relative_to(folder)}, which is a link"
     for begun in (SHARDS, TOKENIZER, EXPORT, RUN):
         if begun.work_name != kind.work_name and (work / begun.work_name).exists():
             return begun.in_words
     return None
-
-
-def _steps(folder: Path, kind: FolderKind) -> list[Path]:
-    """The folders of a training run's checkpoints, unfinished ones included."""
-    place = folder / CHECKPOINTS
-    if CHECKPOINTS not in kind.written or not place.is_dir():
-        return []
-    return [path for path in place.iterdir() if path.name.startswith(("step-", ".step-"))]
 
 
 def make_folder(folder: Path, kind: FolderKind = SHARDS) -> None:

@@ -213,7 +213,20 @@ def remove_tokenizer(folder: Path, made_by: Sequence[TokenizerSettings]) -> None
         (folder / TOKENIZER.manifest_name).unlink(missing_ok=True)
         sync_folder(folder)
         for settings in made_by:
-            _remove_outputs(folder, settings)
+            names = ["tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt"]
+            names.append(rank_file_name(settings.pattern))
+            for size in settings.vocab_size:
+                inside = folder / size_folder(settings, size)
+                if inside != folder and inside.is_symlink():
+                    continue  # what it leads to is not in this folder
+                for name in names:
+                    (inside / name).unlink(missing_ok=True)
+                if inside != folder and inside.is_dir():
+                    remove_leftovers(inside)
+                    if not any(inside.iterdir()):
+                        inside.rmdir()
+        for name in (RUN_NAME, PICTURE_NAME, LOG_NAME):
+            (folder / name).unlink(missing_ok=True)
 
 
 def empty_work_folder(folder: Path) -> None:
@@ -225,20 +238,3 @@ def empty_work_folder(folder: Path) -> None:
                 path.unlink()
         sync_folder(work)
         (work / TOKENIZER.work_name).unlink(missing_ok=True)
-
-
-def _remove_outputs(folder: Path, settings: TokenizerSettings) -> None:
-    names = ["tokenizer.json", "tokenizer_config.json", "vocab.json", "merges.txt"]
-    names.append(rank_file_name(settings.pattern))
-    for size in settings.vocab_size:
-        inside = folder / size_folder(settings, size)
-        if inside != folder and inside.is_symlink():
-            continue  # what it leads to is not in this folder
-        for name in names:
-            (inside / name).unlink(missing_ok=True)
-        if inside != folder and inside.is_dir():
-            remove_leftovers(inside)
-        if inside != folder and inside.is_dir() and not any(inside.iterdir()):
-            inside.rmdir()
-    for name in (RUN_NAME, PICTURE_NAME, LOG_NAME):
-        (folder / name).unlink(missing_ok=True)
