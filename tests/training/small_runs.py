@@ -19,8 +19,8 @@ import torch
 from lowtide.events import Evaluated, Event, Note, Saved, Stepped
 from lowtide.journal import LOG_NAME, read_journal
 from lowtide.model.shape import ModelShape
-from lowtide.stages.train import TrainResult, train
 from lowtide.shards.layout import ShardLayout
+from lowtide.stages.train import TrainResult, train
 from lowtide.training.checkpoint import find_checkpoints
 from lowtide.training.settings import TrainSettings
 from tests.commands import Outcome
@@ -37,7 +37,7 @@ torch.set_num_threads(
 )  # on a busy machine, threads that wait for each other take 100 times as long
 spawner = multiprocessing.get_context("forkserver")
 spawner.set_forkserver_preload(
-    ["lowtide.stages.start_run", "lowtide.cli.main", "torch._dynamo", "safetensors.torch"]
+    ["lowtide.stages.train", "lowtide.cli.main", "torch._dynamo", "safetensors.torch"]
 )
 
 

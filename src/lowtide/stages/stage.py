@@ -28,6 +28,11 @@ from lowtide.memory.allocator import return_large_pieces
 from lowtide.memory.budget import Budget
 from lowtide.memory.fence import fence
 from lowtide.memory.meter import private_bytes
+from lowtide.shards.layout import WORK_FOLDER
+from lowtide.source.arrow_memory import plain_allocation
+from lowtide.source.find_inputs import InputFile, Skipped, describe_skipped
+from lowtide.source.read_text import describe_skip
+from lowtide.source.stream import ReadSettings
 from lowtide.stages import folder as out_folder
 from lowtide.stages.folder import FolderKind
 from lowtide.stages.job import (
@@ -42,11 +47,6 @@ from lowtide.stages.job import (
 )
 from lowtide.stages.keep_journal import keep_journal
 from lowtide.stages.watch_run import ShouldStop, Watch
-from lowtide.shards.layout import WORK_FOLDER
-from lowtide.source.arrow_memory import plain_allocation
-from lowtide.source.find_inputs import InputFile, Skipped, describe_skipped
-from lowtide.source.read_text import describe_skip
-from lowtide.source.stream import ReadSettings
 from lowtide.units import MIB
 
 _FENCE_SLACK_BYTES = 192 * MIB
@@ -333,7 +333,7 @@ def _open(
     if before != job:
         _store_job(stage, folder, job)
     work = stage.open(folder, plan, job, progress)
-    listen(Note(text=f"resuming after {work.in_words}: what is there is verified"))
+    listen(out_folder.resuming_after(work.in_words))
     return work
 
 

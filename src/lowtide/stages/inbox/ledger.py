@@ -24,8 +24,8 @@ import xxhash
 
 from lowtide.errors import DataError, VerificationError
 from lowtide.journal import append_whole, cut_torn_line, read_journal
-from lowtide.stages.run_source import LEDGER_NAME
 from lowtide.shards.manifest import DatasetManifest
+from lowtide.stages.run_source import LEDGER_NAME
 from lowtide.storage.decode_json import FileName, convert_json
 from lowtide.storage.publish import storage_errors, sync_file, sync_folder
 from lowtide.units import format_count
