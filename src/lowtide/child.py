@@ -1,12 +1,14 @@
 """Start, ask and end child processes that run our Python code, without the current folder on `sys.path`.
 
-A child answers requests until its standard input ends, so it dies with its parent. Each request and each
-answer is a frame: its length (8 bytes), then its content.
+A `Child` answers requests until its standard input ends, so it dies with its parent. Each request and each
+answer is a frame: its length (8 bytes), then its content. A `WorkingChild` does one long piece of work.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import queue
 import signal
 import struct
 import subprocess
@@ -15,7 +17,7 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from typing import IO
 
@@ -25,6 +27,8 @@ _LENGTH = struct.Struct("<Q")
 _EXIT_SECONDS = 10
 """How long a child that closed its pipes may take to exit: only then is its exit code known."""
 _STDERR_BYTES = 4096
+_MESSAGE_SECONDS = 0.1
+"""How long a parent waits for a message before it looks whether to stop."""
 _LOOK_SECONDS = 0.5
 """How long an orphaned child may take to notice that its parent died."""
 
@@ -75,6 +79,64 @@ class Child:
     def end(self) -> tuple[int, str]:
         """End the child, killing it if it still runs; its exit code and the last it wrote to standard error."""
         return self._end() or (self._process.returncode, "")
+
+
+class WorkingChild:
+    """A process that runs `module`, is sent one line of JSON, and tells in lines of JSON what it does.
+
+    Its standard input stays open until `end`: when it closes, the parent is gone.
+    """
+
+    def __init__(
+        self, module: str, request: bytes, environment: Mapping[str, str] | None = None
+    ) -> None:
+        """Start the process, in the `environment` or else in that of this one."""
+        self._stderr = tempfile.TemporaryFile()  # noqa: SIM115
+        self.process = subprocess.Popen(
+            python_command("-m", module),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._stderr,
+            env=environment,
+            start_new_session=True,  # Ctrl-C in the terminal must reach the parent alone
+        )
+        self._lines: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):  # it died at once: its code says so
+            self.process.stdin.write(request + b"\n")
+            self.process.stdin.flush()
+
+    def messages(self) -> Iterator[dict[str, object]]:
+        """Every message as it comes, and an empty one now and then, until the process has ended."""
+        while True:
+            line: bytes | None = b"{}\n"
+            with suppress(queue.Empty):
+                line = self._lines.get(timeout=_MESSAGE_SECONDS)
+            if line is None:
+                break
+            if line.startswith(b"{") and line.endswith(b"}\n"):  # a library may print, a kill tears
+                yield json.loads(line)
+        self.process.wait()
+
+    def end(self) -> tuple[int, str]:
+        """End the process and all it started; its exit code and the last it wrote to standard error."""
+        kill_session(self.process)
+        self._reader.join()  # it reads from the pipe that is closed now
+        return _end(self.process, self._stderr)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            self._lines.put(line)
+        self._lines.put(None)
+
+
+def tell_parent(**message: object) -> None:
+    """Send a message of a `WorkingChild` to its parent. NaN is known: a loss may be that."""
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
 
 
 def _end(process: subprocess.Popen[bytes], stderr: IO[bytes]) -> tuple[int, str]:

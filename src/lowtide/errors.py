@@ -47,6 +47,16 @@ class LowtideError(Exception):
         return self._remedy + (f" ({spell(self.setting, self._value)})" if self.setting else "")
 
 
+def error_of_kind(kind: str, problem: str, *, remedy: str) -> LowtideError:
+    """An error that another process has met, by the name of its class."""
+    kinds: list[type[LowtideError]] = [LowtideError]
+    for one in kinds:
+        if one.__name__ == kind:
+            return one(problem, remedy=remedy)
+        kinds += one.__subclasses__()
+    return LowtideError(problem, remedy=remedy)
+
+
 def flag_with_value(setting: str, value: object = None) -> str:
     """A setting on the command line: `--val 0.05`, in backticks."""
     return f"`--{setting.replace('_', '-')}{'' if value is None else f' {value}'}`"

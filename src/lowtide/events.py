@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import Literal, NamedTuple, TypeAlias
 
+from lowtide.errors import InterruptedRun, StoppedError
 from lowtide.memory.reading import MemoryRead as MemoryRead  # sent about once a second
 
 StopReason: TypeAlias = Literal["interrupted", "terminated"]
 """Why a stage was asked to stop: by Ctrl-C, or by a signal from someone who needs the machine."""
+
+
+class Stop(NamedTuple):
+    """Why a stage stops, and how it is resumed."""
+
+    reason: StopReason
+    sentence: str
+    remedy: str = "run the same command again to resume"
+
+    def error(self, where: str) -> StoppedError:
+        """The error to leave with: `stopped after step 3 of 10: interrupted`."""
+        kind = InterruptedRun if self.reason == "interrupted" else StoppedError
+        return kind(f"stopped {where}: {self.sentence}", remedy=self.remedy)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -12,32 +12,24 @@ import pytest
 pytest.importorskip("torch")
 
 from lowtide.events import Event, Note
-from lowtide.stages.inbox.train_on_inbox import opening_lines
-from lowtide.stages.start_run import _start_line
-from lowtide.stages.train import _open_data
-from lowtide.training.settings import TrainSettings
+from lowtide.settings import TokenizeSettings
+from lowtide.stages.resolve_run import ResolvedRun
+from lowtide.stages.train import _open_data, opening_lines
 from tests.training.small_examples import PACKED, make_example_tokens
 from tests.training.small_runs import SHAPE, make_settings
 
 STEPS = [(1, "after 1 step"), (2, "after 2 steps")]
 
 
-def settings_with(warmup_steps: int) -> TrainSettings:
-    return make_settings(Path("somewhere"), warmup_steps=warmup_steps, init="a start")
-
-
 @pytest.mark.parametrize(("warmup_steps", "told"), STEPS)
-def test_the_line_about_a_start(warmup_steps: int, told: str) -> None:
-    assert f"{told}, " in _start_line(settings_with(warmup_steps))
-
-
-@pytest.mark.parametrize(("warmup_steps", "told"), STEPS)
-def test_the_lines_about_an_inbox(warmup_steps: int, told: str) -> None:
-    run = SimpleNamespace(settings=settings_with(warmup_steps), machine_name="cpu")
-    reading = SimpleNamespace(examples="chat")
-    inbox = SimpleNamespace(settings=reading, folder="batches", least_bytes=1)
-    lines = opening_lines(cast(Any, SimpleNamespace(run=run, inbox=inbox)))
-    assert any(line.endswith(told) for line in lines)
+@pytest.mark.parametrize("of_inbox", [False, True])
+def test_the_lines_before_a_run(warmup_steps: int, told: str, of_inbox: bool) -> None:
+    settings = make_settings(Path("somewhere"), warmup_steps=warmup_steps, init="a start")
+    inbox = SimpleNamespace(tokenize=TokenizeSettings(), folder="batches", least_bytes=1)
+    run = ResolvedRun(folder=Path("run"), settings=settings)
+    lines = list(opening_lines(replace(run, inbox=cast(Any, inbox)) if of_inbox else run))
+    assert any(f"{told}, " in line for line in lines), lines
+    assert any("1 epoch of each file" in line for line in lines) == of_inbox
 
 
 @pytest.mark.parametrize("context", [2000, 200])

@@ -11,10 +11,10 @@ import pytest
 from lowtide.errors import DoesNotFitError, VerificationError
 from lowtide.model.shape import ModelShape
 from lowtide.settings import TrainRequest
-from lowtide.stages.choose_run import choose_run
 from lowtide.stages.export_model import export_model
+from lowtide.stages.initial_weights import find_initial_weights
 from lowtide.stages.open_model import open_model
-from lowtide.stages.start_weights import find_start
+from lowtide.stages.resolve_run import resolve_run
 from lowtide.training.build import empty_model
 from tests.model.small import lively
 from tests.runs import TINY, add_checkpoint, begin_run
@@ -46,8 +46,8 @@ def test_a_run_record_of_absurd_size_is_refused(run: Path, tmp_path: Path, what:
     for way in (
         lambda: open_model(run, device="cpu"),
         lambda: export_model(run, tmp_path / "out"),
-        lambda: find_start(run),
-        lambda: find_start(run / "checkpoints/step-00001000"),
+        lambda: find_initial_weights(run),
+        lambda: find_initial_weights(run / "checkpoints/step-00001000"),
     ):
         with pytest.raises(VerificationError):
             way()
@@ -58,14 +58,14 @@ def test_a_run_record_of_absurd_size_is_refused(run: Path, tmp_path: Path, what:
 def test_a_config_of_absurd_size_is_refused(run: Path, tmp_path: Path, what: str) -> None:
     out = export_model(run, tmp_path / "out")
     assert open_model(out, device="cpu").model.shape == TINY
-    assert find_start(out).shape == TINY
+    assert find_initial_weights(out).shape == TINY
     config = json.loads((out / "config.json").read_text())
     config[NAMES[what]] = getattr(ABSURD[what], {"vocabulary": "vocabulary_size"}.get(what, what))
     (out / "config.json").write_text(json.dumps(config))
     with pytest.raises(VerificationError):
         open_model(out, device="cpu")
     with pytest.raises(VerificationError):
-        find_start(out)
+        find_initial_weights(out)
 
 
 def test_weights_that_no_memory_holds_are_not_asked_for() -> None:
@@ -77,7 +77,7 @@ def test_weights_that_no_memory_holds_are_not_asked_for() -> None:
 def test_a_run_of_absurd_size_is_not_gone_on_with(run: Path, tmp_path: Path) -> None:
     begin_run(run, shape=ABSURD["width"])
     with pytest.raises(DoesNotFitError):
-        choose_run(tmp_path / "data", run, TrainRequest(), restart=False, slurm={})
+        resolve_run(tmp_path / "data", run, TrainRequest(), restart=False, environment={})
 
 
 def test_an_honest_run_still_opens(run: Path) -> None:

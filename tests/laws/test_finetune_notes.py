@@ -13,8 +13,9 @@ from lowtide.events import Note
 from lowtide.model.needs import peak_of_run
 from lowtide.plan.machine import cpu_machine
 from lowtide.plan.plan_file import plan_text, read_plan
+from lowtide.stages.initial_weights import find_initial_weights
+from lowtide.stages.resolve_run import ResolvedRun
 from lowtide.stages.smoke import ChildReport, _judge, _shortened, smoke
-from lowtide.stages.start_weights import find_start, tokenizer_differs
 from tests.laws.finetuning import save_theirs
 from tests.learnt import learnt
 from tests.model.small import lively
@@ -24,13 +25,14 @@ from tests.training.small_runs import SHAPE, VOCABULARY, make_settings, run_hear
 
 EVEN = math.log(VOCABULARY)
 SETTINGS = make_settings(Path("somewhere"), **PACKED, steps=40, epochs=2, init="a start")
+RUN = ResolvedRun(folder=Path("nowhere"), settings=SETTINGS)
 
 
 def problems(*losses: float) -> tuple[str, ...]:
     found = ChildReport(
         micro_batch=3, losses=list(losses), seconds=[0.1] * len(losses), checkpoint_seconds=0.1
     )
-    return _judge(SETTINGS, _shortened(SETTINGS), found, None).problems
+    return _judge(RUN, _shortened(SETTINGS), found).problems
 
 
 def test_a_start_that_knows_something_is_no_problem() -> None:
@@ -48,7 +50,7 @@ def test_the_smoke_test_takes_ten_steps_from_the_start(
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     data = make_example_tokens(tmp_path / "tokens")
     settings = replace(SETTINGS, data=str(data), init=str(save_theirs(tmp_path / "start")))
-    report = smoke(settings, tmp_path / "run")
+    report = smoke(ResolvedRun(folder=tmp_path / "run", settings=settings))
     assert report.problems == ()
     assert not (tmp_path / "run").exists()
 
@@ -56,13 +58,13 @@ def test_the_smoke_test_takes_ten_steps_from_the_start(
 def test_another_tokenizer_is_noticed_whatever_file_it_lies_in(tmp_path: Path) -> None:
     run = begin_run(tmp_path / "run")
     add_checkpoint(run, lively(TINY), 1)
-    start = find_start(run)
+    start = find_initial_weights(run)
     same, other = tmp_path / "same", tmp_path / "other"
     Tokenizer.load(run / "tokenizer").save(same)
     Tokenizer.from_byte_pairs(learnt("cl100k")).save(other)
-    assert not tokenizer_differs(start, same)
-    assert tokenizer_differs(start, other)
-    assert not tokenizer_differs(start, tmp_path / "nothing")
+    assert not start.differ_in_tokens(same)
+    assert start.differ_in_tokens(other)
+    assert not start.differ_in_tokens(tmp_path / "nothing")
 
 
 def test_a_plan_for_examples_says_so_and_counts_the_mask(tmp_path: Path) -> None:

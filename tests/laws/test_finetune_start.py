@@ -15,8 +15,8 @@ from lowtide import TokenDataset
 from lowtide.errors import DataError, UsageError
 from lowtide.model.gpt import GPT
 from lowtide.settings import TrainRequest
-from lowtide.stages.choose_run import choose_run
-from lowtide.stages.start_weights import find_start, load_start, shape_for_start
+from lowtide.stages.initial_weights import find_initial_weights
+from lowtide.stages.resolve_run import resolve_run
 from lowtide.training.checkpoint import find_checkpoints
 from lowtide.training.run_folder import read_run_record
 from lowtide.training.settings import TrainSettings, steps_for
@@ -47,7 +47,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def asked_run(place: Path, data: str = "examples", **asked: object) -> TrainSettings:
     given = TrainRequest(**{"device": "cpu", **asked})  # type: ignore[arg-type]
-    return choose_run(place / data, place / "new", given, restart=False, slurm={}).settings
+    return resolve_run(place / data, place / "new", given, restart=False, environment={}).settings
 
 
 def refused(place: Path, data: str = "examples", **asked: object) -> UsageError:
@@ -107,23 +107,23 @@ def test_a_run_and_each_of_its_checkpoints_can_be_started_from(place: Path) -> N
     newest = find_checkpoints(place / "ours")[-1]
     models = []
     for init in (place / "ours", newest):
-        model = GPT(shape_for_start(init, context=None, vocabulary_size=None))
-        load_start(init, model)
+        model = GPT(find_initial_weights(init).shape_for(context=None, vocabulary_size=None))
+        find_initial_weights(init).load(model)
         models.append(dict(model.named_parameters()))
-    older = find_start(find_checkpoints(place / "ours")[0])
-    assert older.digest() != find_start(newest).digest()
-    assert find_start(place / "ours").digest() == find_start(newest).digest()
+    older = find_initial_weights(find_checkpoints(place / "ours")[0])
+    assert older.digest() != find_initial_weights(newest).digest()
+    assert find_initial_weights(place / "ours").digest() == find_initial_weights(newest).digest()
     assert all(torch.equal(models[0][name], models[1][name]) for name in models[0])
 
 
 def test_a_shorter_context_takes_the_first_positions(place: Path) -> None:
     for init in (place / "ours", place / "theirs"):
         whole, cut = (
-            GPT(shape_for_start(init, context=context, vocabulary_size=None))
+            GPT(find_initial_weights(init).shape_for(context=context, vocabulary_size=None))
             for context in (None, 9)
         )
-        load_start(init, whole)
-        load_start(init, cut)
+        find_initial_weights(init).load(whole)
+        find_initial_weights(init).load(cut)
         kept = whole.position_embedding.weight[:9]
         assert torch.equal(cut.position_embedding.weight, kept)
         tokens = torch.randint(100, (3, 9))
@@ -153,11 +153,15 @@ def test_what_a_start_cannot_be_is_refused(place: Path, tmp_path: Path) -> None:
 def test_who_names_another_start_is_told(place: Path, tmp_path: Path) -> None:
     settings = asked_run(place, init=str(place / "theirs"), epochs=0.5)
     run_heard(tmp_path / "run", settings)
-    assert read_run_record(tmp_path / "run").start == find_start(place / "theirs").digest()
+    assert (
+        read_run_record(tmp_path / "run").start == find_initial_weights(place / "theirs").digest()
+    )
 
     def again(init: Path) -> TrainSettings:
         asked = TrainRequest(device="cpu", init=str(init), epochs=0.5)
-        found = choose_run(place / "examples", tmp_path / "run", asked, restart=False, slurm={})
+        found = resolve_run(
+            place / "examples", tmp_path / "run", asked, restart=False, environment={}
+        )
         return found.settings
 
     assert again(place / "theirs") == replace(settings, data=again(place / "theirs").data)
@@ -174,7 +178,9 @@ def test_with_a_plan_the_start_is_compared_too_and_may_be_gone(place: Path, tmp_
 
     def again(init: Path) -> TrainSettings:
         asked = TrainRequest(device="cpu", plan=plan, init=str(init))
-        found = choose_run(place / "examples", tmp_path / "run", asked, restart=False, slurm={})
+        found = resolve_run(
+            place / "examples", tmp_path / "run", asked, restart=False, environment={}
+        )
         return found.settings
 
     assert again(init).init == str(init)
@@ -222,12 +228,12 @@ def test_resuming_needs_the_start_no_more(place: Path, tmp_path: Path) -> None:
 def test_weights_that_cannot_be_meant_are_refused(place: Path, tmp_path: Path) -> None:
     deeper = save_theirs(tmp_path / "deeper", replace(SHAPE, layers=SHAPE.layers + 1))
     shutil.copy(place / "theirs" / "config.json", deeper / "config.json")
-    model = GPT(shape_for_start(deeper, context=None, vocabulary_size=None))
+    model = GPT(find_initial_weights(deeper).shape_for(context=None, vocabulary_size=None))
     with pytest.raises(DataError, match=rf"have {SHAPE.layers + 1} layers"):
-        load_start(deeper, model)
+        find_initial_weights(deeper).load(model)
     broken = shutil.copytree(place / "theirs", tmp_path / "broken")
     weights = load_file(broken / "model.safetensors")
     weights["transformer.ln_f.bias"][3] = math.nan
     save_file(weights, broken / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(DataError, match="not finite"):
-        load_start(broken, model)
+        find_initial_weights(broken).load(model)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from lowtide.stages import take_run
+from lowtide.stages import open_run
 from lowtide.training.checkpoint import find_checkpoints
 from lowtide.training.run_folder import RUN_NAME
 from tests.commands import Outcome, call
@@ -177,7 +177,7 @@ def test_a_disk_too_small_is_told_before_the_first_step(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(take_run.shutil, "disk_usage", lambda _: DiskUsage(10**9, 10**9, 1_000_000))
+        patch.setattr(open_run.shutil, "disk_usage", lambda _: DiskUsage(10**9, 10**9, 1_000_000))
         refused = desk.refused(code=3)
     assert "checkpoints need" in refused.problem
     assert "976.6 KiB" in refused.problem

@@ -257,7 +257,7 @@ def test_a_signal_ends_a_run_cleanly(
     ended = command.end()
     assert ended.code == code, ended.err
     assert ended.problem.startswith("after step ")
-    assert ended.hint == "run the same command again to go on"
+    assert ended.hint == "run the same command again to resume"
     newest = find_checkpoints(run)[-1].name
     assert int(newest.removeprefix("step-")) == told_of(run)[-1]["step"]
     scene.finish(run)

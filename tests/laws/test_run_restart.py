@@ -12,7 +12,7 @@ import pytest
 from lowtide.errors import LowtideError, UsageError
 from lowtide.events import Event, Saved, Stepped
 from lowtide.journal import LOG_NAME
-from lowtide.stages import take_run
+from lowtide.stages import open_run, replace_run
 from lowtide.stages.train import train
 from lowtide.training import loop
 from lowtide.training.checkpoint import find_checkpoints, step_of
@@ -60,7 +60,7 @@ def fail(*_: object, **__: object) -> None:
 def test_a_new_run_that_is_refused_leaves_the_old_one(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, where: str
 ) -> None:
-    monkeypatch.setattr(take_run, where, fail)
+    monkeypatch.setattr(open_run, where, fail)
     with pytest.raises(LowtideError, match="the disk broke"):
         run_heard(desk.run, make_settings(desk.data, seed=4), restart=True)
     assert desk.all_files() == desk.before
@@ -118,7 +118,7 @@ class Killed(BaseException):
 def test_a_kill_while_the_old_run_is_moved_loses_none_of_it(
     desk: Desk, monkeypatch: pytest.MonkeyPatch, moves: int, coming_back: bool
 ) -> None:
-    old, left, replace_path = take_run._OldRun(desk.run), iter(range(moves)), Path.replace
+    old, left, replace_path = replace_run.OldRun(desk.run), iter(range(moves)), Path.replace
     if coming_back:
         old.set_aside()
         (desk.run / "log.jsonl").write_text("of the new run")
@@ -131,7 +131,7 @@ def test_a_kill_while_the_old_run_is_moved_loses_none_of_it(
     with monkeypatch.context() as patch:
         patch.setattr(Path, "replace", replace_or_die)
         try:
-            old.end() if coming_back else old.set_aside()
+            old.settle() if coming_back else old.set_aside()
         except Killed:
             pass
     again, _ = run_heard(desk.run, desk.settings)
@@ -194,9 +194,9 @@ def test_a_run_folder_may_be_a_link_to_another_disk(desk: Desk) -> None:
 
 
 def test_the_space_of_the_old_run_counts(desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
-    each = take_run.bytes_of_checkpoint(desk.settings.shape, desk.settings.step_kind)
+    each = open_run.bytes_of_checkpoint(desk.settings.shape, desk.settings.step_kind)
     free = [4 * each - 1]
-    monkeypatch.setattr(take_run.shutil, "disk_usage", lambda _: DiskUsage(10**9, 10**9, free[0]))
+    monkeypatch.setattr(open_run.shutil, "disk_usage", lambda _: DiskUsage(10**9, 10**9, free[0]))
     run_heard(desk.run, desk.settings, restart=True)
     free[0] = each - 1
     with pytest.raises(LowtideError, match="checkpoints need"):

@@ -12,9 +12,10 @@ from pathlib import Path
 from lowtide import Tokenizer
 from lowtide.model.shape import ModelShape
 from lowtide.stages.inbox.ledger import Entry, read_entries
-from lowtide.stages.inbox.prepare import PreparedInbox, prepare_inbox
+from lowtide.stages.inbox.prepare import Inbox, prepare_inbox
 from lowtide.stages.inbox.settings import read_inbox_settings
 from lowtide.stages.inbox.train_on_inbox import train_on_inbox
+from lowtide.stages.resolve_run import ResolvedRun
 from lowtide.training.run_results import InboxRun
 from lowtide.training.settings import TrainSettings
 from tests.learnt import learnt
@@ -97,7 +98,7 @@ class Scene:
         (self.inbox / f"{name}.done").touch()
         return path
 
-    def prepare(self) -> PreparedInbox:
+    def prepare(self) -> Inbox:
         """How files are read."""
         settings = read_inbox_settings(self.inbox)
         return prepare_inbox(self.inbox, settings, context=self.settings.shape.context)
@@ -105,10 +106,9 @@ class Scene:
     def train(self, run: Path | None = None, **more: object) -> tuple[InboxRun, Heard]:
         """In this process, until the inbox is empty."""
         heard = Heard()
-        prepared = self.prepare()
+        resolved = ResolvedRun(folder=run or self.run, settings=self.settings, inbox=self.prepare())
         more = {"until_empty": True, "listen": heard, **more}
-        found = train_on_inbox(prepared, run or self.run, self.settings, **more)  # type: ignore[arg-type]
-        return found, heard
+        return train_on_inbox(resolved, **more), heard  # type: ignore[arg-type]
 
     def arguments(self, run: Path | None = None, *more: str) -> list[str]:
         """The same as a command."""

@@ -10,7 +10,7 @@ import pytest
 
 from lowtide.events import Note, Stepped
 from lowtide.journal import LOG_NAME, read_journal, rewind
-from lowtide.stages.follow_run import follow_run, is_logged
+from lowtide.stages.follow_run import is_logged, keep_run_journal
 from lowtide.training.run_folder import read_run_record
 from lowtide.training.settings import TrainSettings
 from tests.runs import begin_run
@@ -51,7 +51,7 @@ def logged_steps(folder: Path) -> list[object]:
 def test_a_million_steps_take_ten_megabytes(tmp_path: Path, settings: TrainSettings) -> None:
     numbers = [*range(1, 10_001), *range(10_010, MILLION + 1, 10)]  # between them none is due
     thinned = [number for number in numbers if is_logged(step(number), settings)]
-    with follow_run(tmp_path, settings, lambda _: None, after_step=0) as follow:
+    with keep_run_journal(tmp_path, settings, lambda _: None, after_step=0) as follow:
         follow(step(1))
     line = len((tmp_path / LOG_NAME).read_bytes().splitlines()[1]) + 20
     assert len(thinned) * line < 10_000_000
@@ -69,7 +69,7 @@ def test_an_interrupted_run_keeps_the_same_steps(tmp_path: Path, settings: Train
         folder.mkdir()
         for after, last in sessions:
             rewind(folder / LOG_NAME, after)
-            with follow_run(folder, settings, lambda _: None, after_step=after) as follow:
+            with keep_run_journal(folder, settings, lambda _: None, after_step=after) as follow:
                 for number in range(after + 1, last + 1):
                     follow(step(number))
     assert (
@@ -83,7 +83,7 @@ def test_a_skipped_step_and_one_with_a_warning_are_kept(
     tmp_path: Path, settings: TrainSettings
 ) -> None:
     heard: list[object] = []
-    with follow_run(tmp_path, settings, heard.append, after_step=10_000) as follow:
+    with keep_run_journal(tmp_path, settings, heard.append, after_step=10_000) as follow:
         for number in range(10_001, 10_010):
             follow(step(number, skipped=number == 10_003))
             if number == 10_006:

@@ -178,7 +178,7 @@ def test_a_folder_that_is_away_is_waited_for_and_told_once(tmp_path: Path) -> No
     scene.put("a.jsonl")
     warned: list[str] = []
     with closing(Ledger(tmp_path)) as ledger:
-        intake = Intake(scene.prepare(), ledger, warned.append, warned.append)
+        intake = Intake(scene.prepare(), ledger, lambda text, _: warned.append(text))
         scene.inbox.rename(tmp_path / "away")
         assert (intake.take(patient=True), intake.take(patient=True)) == (None, None)
         assert len(warned) == 1

@@ -37,7 +37,7 @@ torch.set_num_threads(
 )  # on a busy machine, threads that wait for each other take 100 times as long
 spawner = multiprocessing.get_context("forkserver")
 spawner.set_forkserver_preload(
-    ["lowtide.stages.start_run", "lowtide.cli.main", "torch._dynamo", "safetensors.torch"]
+    ["lowtide.stages.train", "lowtide.cli.main", "torch._dynamo", "safetensors.torch"]
 )
 
 

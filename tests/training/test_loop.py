@@ -13,11 +13,11 @@ from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import InterruptedRun, LowtideError, StoppedError
 from lowtide.events import Evaluated, Event, Stepped, StopReason
 from lowtide.model.gpt import GPT
-from lowtide.stages import guard_memory
+from lowtide.stages import guard_memory, open_run
 from lowtide.stages.train import train
 from lowtide.storage.sealed_json import read_sealed
-from lowtide.training import learner, watch_loss
 from lowtide.training import loop as room
+from lowtide.training import watch_loss
 from lowtide.training.checkpoint import find_checkpoints, resume_hint, step_of
 from lowtide.training.step import StepUnderWay, start_step
 from tests.training.small_runs import (
@@ -218,7 +218,7 @@ def test_reading_steps_late_changes_nothing(
     """As on a GPU, which has the next step before the last one is read: two of them skipped, and a stop."""
     settings = make_settings(data, steps=17, evaluate_every=4, checkpoint_every=5)
     monkeypatch.setattr(
-        learner,
+        open_run,
         "make_optimizer",
         lambda model, settings: torch.optim.AdamW(model.parameters(), fused=True),
     )
@@ -275,9 +275,9 @@ def test_a_run_that_diverged_names_the_checkpoint_before_it_did(
     models: list[GPT] = []
     built = room.Loop.__init__
 
-    def remember(self: room.Loop, settings: object, model: GPT, *others: object) -> None:
-        models.append(model)
-        built(self, settings, model, *others)  # type: ignore[arg-type]
+    def remember(self: room.Loop, run: room.OpenRun, *others: object) -> None:
+        models.append(run.model)
+        built(self, run, *others)  # type: ignore[arg-type]
 
     monkeypatch.setattr(room.Loop, "__init__", remember)
     settings = make_settings(data, steps=99, checkpoint_every=20, evaluate_every=0)
@@ -339,9 +339,9 @@ def test_weights_that_overflowed_are_never_kept_as_a_checkpoint(data: Path, tmp_
     models: list[GPT] = []
     built = room.Loop.__init__
 
-    def remember(self: room.Loop, settings: object, model: GPT, *others: object) -> None:
-        models.append(model)
-        built(self, settings, model, *others)  # type: ignore[arg-type]
+    def remember(self: room.Loop, run: room.OpenRun, *others: object) -> None:
+        models.append(run.model)
+        built(self, run, *others)  # type: ignore[arg-type]
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(room.Loop, "__init__", remember)

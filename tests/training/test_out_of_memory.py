@@ -10,10 +10,12 @@ import torch
 from torch import Tensor
 
 from lowtide.errors import DoesNotFitError, StoppedError
+from lowtide.events import Stop
 from lowtide.memory.budget import choose_budget
 from lowtide.memory.limits import machine_limit
 from lowtide.model.gpt import GPT
-from lowtide.stages import guard_memory, stop_run
+from lowtide.stages import guard_memory
+from lowtide.stages.follow_run import RunGuard
 from lowtide.training import loop as room
 from lowtide.training.checkpoint import find_checkpoints, step_of
 from lowtide.training.evaluate import evaluate
@@ -100,7 +102,7 @@ def test_what_never_fits_is_told_as_that(
     data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     SmallCard(monkeypatch, holds=0)
-    with pytest.raises(DoesNotFitError, match="a part of 1 windows does not fit"):
+    with pytest.raises(DoesNotFitError, match="a micro-batch of 1 windows does not fit"):
         run_heard(tmp_path / "run", make_settings(data))
     assert steps_kept(tmp_path / "run") == []
 
@@ -160,9 +162,9 @@ def test_a_budget_that_is_used_up_is_not_met_again_by_the_advice(
     """The same command would stop at the same place."""
     monkeypatch.setattr(guard_memory, "_SAMPLE_SECONDS", 0.0)
 
-    def look(memory: str) -> room.WhyStop:
+    def look(memory: str) -> Stop | None:
         budget = choose_budget(memory, machine_limit())
-        return stop_run.RunGuard(tmp_path, budget, lambda: None, Heard(), micro_batch=8).look()
+        return RunGuard(lambda: None, budget, Heard(), micro_batch=8).look()
 
     stop = look("16MiB")
     assert stop is not None
@@ -179,7 +181,7 @@ def test_others_on_the_gpu_are_told_of_once(
     monkeypatch.setattr(guard_memory, "_SAMPLE_SECONDS", 0.0)
     heard, limit = Heard(), machine_limit()
     budget = choose_budget(None, limit, generous=True)
-    guard = stop_run.RunGuard(tmp_path, budget, lambda: None, heard, read_gpu=lambda: next(looks))
+    guard = RunGuard(lambda: None, budget, heard, read_gpu=lambda: next(looks))
     found = []
     for _ in uses:
         guard.look()

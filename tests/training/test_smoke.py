@@ -15,11 +15,13 @@ from pathlib import Path
 
 import pytest
 
+from lowtide import child as child_room
 from lowtide.child import OUT_OF_MEMORY, kill_session
 from lowtide.errors import (
     DoesNotFitError,
     LowtideError,
     StoppedError,
+    StorageError,
     UsageError,
     VerificationError,
 )
@@ -29,18 +31,19 @@ from lowtide.memory.meter import child_pids
 from lowtide.plan.speed import Speed
 from lowtide.settings import TrainRequest
 from lowtide.show.training_results import show_smoke
-from lowtide.stages import smoke as room
-from lowtide.stages import start_run as start_room
-from lowtide.stages.choose_run import ChosenRun
-from lowtide.stages.folder import RUN, check_folder
-from lowtide.stages.smoke import ChildReport, _judge, _shortened, smoke, talk_to_child
-from lowtide.stages.start_run import StartedRun, smoke_lines, start_run
-from lowtide.storage.sealed_json import JsonObject
+from lowtide.stages import train as train_room
+from lowtide.stages.folder import RUN as RUN_FOLDER
+from lowtide.stages.folder import check_folder
+from lowtide.stages.resolve_run import ResolvedRun
+from lowtide.stages.smoke import ChildReport, _judge, _shortened, run_child, smoke
+from lowtide.stages.train import smoke_lines, start_training
+from lowtide.training.run_results import SmokeReport, TrainResult
 from lowtide.units import MIB, format_count
 from tests.training.small_runs import SHAPE, VOCABULARY, Heard, make_settings, make_tokens
 
 EVEN = math.log(VOCABULARY)
 SETTINGS = make_settings(Path("somewhere"), steps=5000, batch_tokens=100 * SHAPE.context)
+RUN = ResolvedRun(folder=Path("nowhere"), settings=SETTINGS)
 FOUND = ChildReport(
     micro_batch=3,
     losses=[EVEN - 0.1 * n for n in range(10)],
@@ -62,7 +65,7 @@ def one_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def problems(**changed: object) -> tuple[str, ...]:
     found = replace(FOUND, **changed)  # type: ignore[arg-type]
-    return _judge(SETTINGS, _shortened(SETTINGS), found, 1000).problems
+    return _judge(replace(RUN, predicted_gpu_bytes=1000), _shortened(SETTINGS), found).problems
 
 
 def test_a_bad_first_loss_is_reported() -> None:
@@ -83,31 +86,29 @@ def test_memory_other_than_predicted_is_reported() -> None:
     assert "-6%" in problems(gpu_bytes=940)[0]
 
 
-def answer(monkeypatch: pytest.MonkeyPatch, found: ChildReport) -> None:
+def answer(monkeypatch: pytest.MonkeyPatch, **message: object) -> None:
     """As the child would."""
-    monkeypatch.setattr(room, "talk_to_child", lambda *_: ([json.dumps(asdict(found))], "", 0))
+    code = f"from lowtide.child import tell_parent; tell_parent(**{message!r})"
+    monkeypatch.setattr(child_room, "python_command", lambda *_: [sys.executable, "-c", code])
 
 
 def test_hours_are_those_of_whole_steps_and_evaluations_without_the_first_which_compile() -> None:
-    report = _judge(SETTINGS, _shortened(SETTINGS), FOUND, None)
+    report = _judge(RUN, _shortened(SETTINGS), FOUND)
     assert report.step_seconds == pytest.approx(0.25 * 100 / 6)
     assert report.tokens_per_second == pytest.approx(6 * SHAPE.context / 0.25)
     speed = Speed(tokens_per_second=report.tokens_per_second, basis="measured")
-    chosen = ChosenRun(
-        settings=SETTINGS, predicted_gpu_bytes=None, peak_flops=None, ram_needs={}, speed=speed
-    )
-    assert report.hours == chosen.hours
+    assert report.hours == replace(RUN, speed=speed).hours
     windows = 5000 * 100 + 5000 // 6 * 16 / 3
     assert report.hours == pytest.approx(windows * 0.25 / 6 / 3600)
 
 
-def test_speed_is_compared_with_the_peak_of_the_card(monkeypatch: pytest.MonkeyPatch) -> None:
-    answer(monkeypatch, FOUND)
+def test_speed_is_compared_with_the_peak_of_the_card() -> None:
     rate = 6 * SHAPE.context / 0.25
-    report = smoke(SETTINGS, "nowhere", peak_flops=4 * rate * SHAPE.flops_per_token)
+    run = replace(RUN, peak_flops=4 * rate * SHAPE.flops_per_token)
+    report = _judge(run, _shortened(SETTINGS), FOUND)
     assert report.mfu == pytest.approx(0.25)
     assert "25% of the card's peak" in smoke_lines(report, 3)[0]
-    assert smoke(SETTINGS, "nowhere").mfu is None
+    assert _judge(RUN, _shortened(SETTINGS), FOUND).mfu is None
 
 
 def test_lines_say_how_large_the_tried_steps_were_where_they_were_smaller(
@@ -116,7 +117,7 @@ def test_lines_say_how_large_the_tried_steps_were_where_they_were_smaller(
     small = format_count(6 * SHAPE.context)
     for windows, shows_it in ((100, True), (6, False)):
         settings = replace(SETTINGS, batch_tokens=windows * SHAPE.context)
-        report = _judge(settings, _shortened(settings), FOUND, None)
+        report = _judge(replace(RUN, settings=settings), _shortened(settings), FOUND)
         show_smoke(report, as_json=False)
         for text in (*smoke_lines(report, 3)[:2], capsys.readouterr().out):
             assert (f" {small} instead of" in text) == shows_it
@@ -137,11 +138,11 @@ def test_what_killed_tests_left_is_cleared_away_and_no_folder_is_spoilt(
     for place in (tmp_path, out / ".lowtide"):
         for name in (left, ours):
             (place / name / "run").mkdir(parents=True)
-    answer(monkeypatch, FOUND)
-    smoke(SETTINGS, out)
-    check_folder(out, RUN)
+    answer(monkeypatch, report=asdict(FOUND))
+    smoke(replace(RUN, folder=out))
+    check_folder(out, RUN_FOLDER)
     assert [one.name for one in (out / ".lowtide").iterdir()] == [ours]
-    smoke(SETTINGS, tmp_path / "other")
+    smoke(replace(RUN, folder=tmp_path / "other"))
     assert not (tmp_path / left).exists()
     assert (tmp_path / ours).exists()
 
@@ -149,7 +150,9 @@ def test_what_killed_tests_left_is_cleared_away_and_no_folder_is_spoilt(
 @pytest.mark.slow
 def test_the_budget_that_was_named_holds_for_the_try_too(data: Path, tmp_path: Path) -> None:
     with pytest.raises(DoesNotFitError, match="more than the"):
-        smoke(make_settings(data), tmp_path / "run", memory="1000000GiB")
+        smoke(
+            ResolvedRun(folder=tmp_path / "run", settings=make_settings(data)), memory="1000000GiB"
+        )
 
 
 def test_ten_steps_hold_the_memory_of_the_whole_run() -> None:
@@ -160,15 +163,14 @@ def test_ten_steps_hold_the_memory_of_the_whole_run() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "kind"),
-    [(1, LowtideError), (2, UsageError), (3, DoesNotFitError), (4, VerificationError)],
+    "kind", [LowtideError, UsageError, DoesNotFitError, VerificationError, StorageError]
 )
 def test_an_error_of_the_child_is_told_as_its_own(
-    monkeypatch: pytest.MonkeyPatch, code: int, kind: type[LowtideError]
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, kind: type[LowtideError]
 ) -> None:
-    answer(monkeypatch, replace(FOUND, error="it broke", remedy="mend it", exit_code=code))
+    answer(monkeypatch, error={"kind": kind.__name__, "problem": "it broke", "remedy": "mend it"})
     with pytest.raises(LowtideError) as told:
-        smoke(SETTINGS, "nowhere")
+        smoke(replace(RUN, folder=tmp_path / "run"))
     assert type(told.value) is kind
     assert (told.value.problem, told.value.remedy) == ("it broke", "mend it")
 
@@ -179,21 +181,18 @@ def test_an_error_of_the_child_is_told_as_its_own(
 def test_a_child_that_died_without_a_word_is_told_and_leaves_nothing(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, code: int, kind: type[LowtideError]
 ) -> None:
-    def die(asked: JsonObject, *_: object) -> tuple[list[str], str, int]:
-        Path(str(asked["out"])).mkdir()
-        assert Path(str(asked["out"])).is_relative_to(tmp_path)
-        return [], "", code
-
-    monkeypatch.setattr(room, "talk_to_child", die)
+    ends = "os.kill(os.getpid(), 9)" if code == -9 else f"os._exit({code})"
+    script = f"import json, os, sys; os.mkdir(json.loads(sys.stdin.readline())['out']); {ends}"
+    monkeypatch.setattr(child_room, "python_command", lambda *_: [sys.executable, "-c", script])
     with pytest.raises(LowtideError) as told:
-        smoke(SETTINGS, tmp_path / "deep" / "run")
+        smoke(replace(RUN, folder=tmp_path / "deep" / "run"))
     assert list(tmp_path.iterdir()) == []
     assert type(told.value) is kind
     assert f"code {code}" in told.value.problem
     assert ("--micro-batch" in told.value.remedy) == (kind is DoesNotFitError)
 
 
-def start(chosen: ChosenRun, out: Path, **changed: object) -> StartedRun:
+def start(run: ResolvedRun, **changed: object) -> SmokeReport | TrainResult | None:
     names = {one.name for one in fields(TrainRequest)}
     asked = {name: changed.pop(name) for name in names & changed.keys()}
     usual: dict[str, object] = {
@@ -203,7 +202,7 @@ def start(chosen: ChosenRun, out: Path, **changed: object) -> StartedRun:
         "should_stop": lambda: None,
     }
     request = TrainRequest(**asked)  # type: ignore[arg-type]
-    return start_run(chosen, out, request, **{**usual, **changed})  # type: ignore[arg-type]
+    return start_training(run, request, **{**usual, **changed})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
@@ -215,62 +214,56 @@ def test_runs_that_take_long_are_tried_first(
 ) -> None:
     settings = make_settings(Path("somewhere"), steps=steps)
     speed = Speed(tokens_per_second=rate, basis="guessed") if rate else None
-    chosen = ChosenRun(
-        settings=settings, predicted_gpu_bytes=None, peak_flops=None, ram_needs={}, speed=speed
-    )
+    run = ResolvedRun(folder=tmp_path / "run", settings=settings, speed=speed)
     seen = []
 
     def try_it(*_: object, **__: object) -> None:
         seen.append("tried")
         raise LowtideError("enough", remedy="none")
 
-    monkeypatch.setattr(start_room, "smoke", try_it)
+    monkeypatch.setattr(train_room, "smoke", try_it)
     with pytest.raises(LowtideError):
-        start(chosen, tmp_path / "run")
+        start(run)
     assert (seen == ["tried"]) == tried
 
 
 def test_of_several_ranks_one_speaks_and_tries(tmp_path: Path) -> None:
     second = {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "localhost"}
-    chosen = ChosenRun(settings=SETTINGS, predicted_gpu_bytes=None, peak_flops=None, ram_needs={})
     heard = Heard()
-    run = tmp_path / "run"
-    started = start(chosen, run, environment=second, smoke=True, listen=heard)
-    assert (started.smoke, started.run, heard.events) == (None, None, [])
+    assert start(RUN, environment=second, smoke=True, listen=heard) is None
+    assert heard.events == []
 
 
 def test_ranks_share_the_budget_of_their_machine(tmp_path: Path) -> None:
-    chosen = ChosenRun(
-        settings=SETTINGS, predicted_gpu_bytes=None, peak_flops=None, ram_needs={"all": 100 * MIB}
-    )
+    run = ResolvedRun(folder=tmp_path / "run", settings=SETTINGS, ram_needs={"all": 100 * MIB})
     four = {"RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "4"}
     with pytest.raises(DoesNotFitError, match=r"the budget is 75\.0 MiB"):
-        start(chosen, tmp_path / "run", environment=four, memory="300MiB")
+        start(run, environment=four, memory="300MiB")
 
 
 def test_the_reader_has_ended_before_its_pipe_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The reader is held up between two lines until the child is killed; a traceback of it fails the test."""
     has_line, killed = threading.Event(), threading.Event()
-    ended: list[str | None] = []
+    ended: list[bytes | None] = []
 
-    class Slow(queue.SimpleQueue[str | None]):
-        def put(self, line: str | None, *_: object) -> None:
+    class Slow(queue.SimpleQueue[bytes | None]):
+        def put(self, line: bytes | None, *_: object) -> None:
             has_line.set()
             killed.wait()
             time.sleep(0.2)  # without a join, the pipe is closed meanwhile
             ended.append(line)
 
-    def kill(child: subprocess.Popen[str]) -> None:
+    def kill(child: subprocess.Popen[bytes]) -> None:
         kill_session(child)
         killed.set()
 
     code = "import time; print('a line', flush=True); time.sleep(3600)"
-    monkeypatch.setattr(room, "python_command", lambda *_: [sys.executable, "-c", code])
-    monkeypatch.setattr(room, "kill_session", kill)
-    monkeypatch.setattr(room.queue, "SimpleQueue", Slow)
+    monkeypatch.setattr(child_room, "python_command", lambda *_: [sys.executable, "-c", code])
+    monkeypatch.setattr(child_room, "kill_session", kill)
+    monkeypatch.setattr(child_room.queue, "SimpleQueue", Slow)
     with pytest.raises(StoppedError):
-        talk_to_child({}, ignore, lambda: "interrupted" if has_line.is_set() else None)
-    assert ended == ["a line\n", None]
+        run_child({}, ignore, lambda: "interrupted" if has_line.is_set() else None)
+    assert ended == [b"a line\n", None]
 
 
 @pytest.mark.parametrize(("reason", "code"), [("interrupted", 130), ("terminated", 75)])
@@ -278,7 +271,7 @@ def test_a_stop_during_the_test_ends_it_at_once_and_nothing_is_begun(
     tmp_path: Path, reason: str, code: int
 ) -> None:
     settings = make_settings(make_tokens(tmp_path / "tokens"), steps=5000)
-    chosen = ChosenRun(settings=settings, predicted_gpu_bytes=None, peak_flops=None, ram_needs={})
+    run = ResolvedRun(folder=tmp_path / "run", settings=settings)
     files, processes = set(tmp_path.iterdir()), set(child_pids(os.getpid()))
     tried: list[set[int]] = []
 
@@ -288,7 +281,7 @@ def test_a_stop_during_the_test_ends_it_at_once_and_nothing_is_begun(
         return reason if len(tried) > 1 else None
 
     with pytest.raises(StoppedError) as told:
-        start(chosen, tmp_path / "run", should_stop=should_stop)
+        start(run, should_stop=should_stop)
     assert len(tried[-1]) == 1
     assert set(child_pids(os.getpid())) == processes
     assert told.value.exit_code == code
@@ -302,7 +295,7 @@ def test_a_run_that_overflows_at_once_is_reported_and_leaves_nothing(
     settings = make_settings(data, steps=5000, learning_rate=1e30, warmup_steps=0)
     out = tmp_path / "deep" / "run"
     heard = Heard()
-    report = smoke(settings, out, listen=heard)
+    report = smoke(ResolvedRun(folder=out, settings=settings), listen=heard)
     assert not math.isfinite(report.last_loss)
     assert heard.notes[0].startswith("step 1 of 10, loss 4.")
     assert len(heard.notes) == 10

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import MutableMapping
-from pathlib import Path
 
 import click
 
@@ -19,7 +18,6 @@ from lowtide.cli.choices import (
     setting_options,
 )
 from lowtide.cli.command import Command, examples
-from lowtide.errors import UsageError
 from lowtide.settings import TrainRequest
 from lowtide.stages.stop_signals import listen_for_stops
 
@@ -74,90 +72,39 @@ def train_command(
     )
     from lowtide.dataset.token_dataset import need_torch
     from lowtide.plan.measured import speeds_file
-    from lowtide.stages.choose_run import choose_run
+    from lowtide.show.progress import show_progress
+    from lowtide.stages.resolve_run import resolve_run
     from lowtide.stages.settings import settings_from
 
     need_torch("training needs torch", instead="")
     asked = settings_from(TrainRequest, chosen, see="see `lowtide train --help`")
     speeds = speeds_file(os.environ)
-    if data is None or asked.inbox is not None:
-        _refuse_mixtures(data, asked)
-        _train_on_inbox(out, asked, restart=restart, speeds=speeds, as_json=as_json, quiet=quiet)
-        return
-    if asked.until_empty:
-        raise UsageError("DATA has an end of its own", remedy="leave `--until-empty` out")
-    from lowtide.show.progress import show_progress
-
     with show_progress(quiet=quiet) as listen:  # until the run begins, a signal ends the command
-        run = choose_run(
-            data, out, asked, restart=restart, slurm=os.environ, speeds=speeds, listen=listen
-        )
-    from lowtide.show.training_results import show_smoke, show_trained
-    from lowtide.stages.start_run import refuse_problems, start_run
-
-    with listen_for_stops() as should_stop, show_progress(quiet=quiet) as listen:
-        started = start_run(
-            run,
+        run = resolve_run(
+            data,
             out,
             asked,
-            environment=os.environ,
             restart=restart,
+            environment=os.environ,
+            speeds=speeds,
+            listen=listen,
+        )
+    from lowtide.show.training_results import show_training
+    from lowtide.stages.train import refuse_problems, start_training
+
+    with listen_for_stops() as should_stop, show_progress(quiet=quiet) as listen:
+        result = start_training(
+            run,
+            asked,
+            restart=restart,
+            environment=os.environ,
             listen=listen,
             should_stop=should_stop,
             speeds=speeds,
         )
-    if started.smoke is not None and started.run is None:
-        show_smoke(started.smoke, as_json=as_json)
-        refuse_problems(started.smoke)
-    if started.run is not None:
-        show_trained(started.run, run.settings, as_json=as_json)
-
-
-def _refuse_mixtures(data: str | None, asked: TrainRequest) -> None:
-    if data is None and asked.inbox is None:
-        raise UsageError(
-            "there is nothing to train on",
-            remedy="name DATA, such as the `--out` of `lowtide tokenize`, or pass `--inbox FOLDER`",
-        )
-    if data is not None:
-        raise UsageError(
-            f"both {data} and the inbox {asked.inbox} are to be trained on",
-            remedy="name DATA or pass `--inbox`, not both",
-        )
-    if asked.smoke:
-        raise UsageError(
-            "--smoke needs DATA: an inbox has no data yet",
-            remedy="leave `--smoke` out, or name DATA",
-        )
-
-
-def _train_on_inbox(
-    out: str,
-    asked: TrainRequest,
-    *,
-    restart: bool,
-    speeds: Path | None,
-    as_json: bool,
-    quiet: bool,
-) -> None:
-    from lowtide.stages.inbox.choose import choose_inbox_run
-
-    run = choose_inbox_run(out, asked, restart=restart, slurm=os.environ, speeds=speeds)
-    from lowtide.show.progress import show_progress
-    from lowtide.show.training_results import show_inbox_run
-    from lowtide.stages.inbox.train_on_inbox import start_inbox
-
-    with listen_for_stops() as should_stop, show_progress(quiet=quiet) as listen:
-        done = start_inbox(
-            run,
-            out,
-            asked,
-            environment=os.environ,
-            restart=restart,
-            listen=listen,
-            should_stop=should_stop,
-        )
-    show_inbox_run(done, run.run.settings, as_json=as_json)
+    if result is not None:
+        show_training(result, run.settings, as_json=as_json)
+        refuse_problems(result)
 
 
 def _let_segments_grow(environment: MutableMapping[str, str]) -> None:

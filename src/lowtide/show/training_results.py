@@ -12,13 +12,13 @@ import msgspec
 from lowtide.show.results import Rows, print_json, print_rows, say
 from lowtide.source.examples.templates import TEMPLATE_FILE
 from lowtide.training.run_folder import TOKENIZER
+from lowtide.training.run_results import InboxRun, SmokeReport, TrainResult
 from lowtide.units import format_bytes, format_count, format_seconds, printable
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from lowtide.plan.make_plan import ModelPlan, Plan
-    from lowtide.training.run_results import InboxRun, SmokeReport, TrainResult
     from lowtide.training.settings import TrainSettings
 
 _SHOWN_FAILURES = 20
@@ -83,6 +83,18 @@ def _planned_model(one: ModelPlan) -> dict[str, object]:
         "hours": None if one.hours is None else round(one.hours, 3),
         "hours_basis": one.speed.basis if one.speed else None,
     }
+
+
+def show_training(
+    result: SmokeReport | TrainResult, settings: TrainSettings, *, as_json: bool
+) -> None:
+    """Print the result of `train`, of `train --inbox` or of a smoke test."""
+    if isinstance(result, InboxRun):
+        show_inbox_run(result, settings, as_json=as_json)
+    elif isinstance(result, TrainResult):
+        show_trained(result, settings, as_json=as_json)
+    else:
+        show_smoke(result, as_json=as_json)
 
 
 def show_smoke(report: SmokeReport, *, as_json: bool) -> None:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lowtide.errors import UsageError
+from lowtide.events import Note, Stop, StopReason
 from lowtide.journal import LOG_NAME
 from lowtide.shards.layout import MANIFEST_NAME, WORK_FOLDER
 from lowtide.storage.publish import remove_leftovers, storage_errors, sync_folder
@@ -173,6 +174,11 @@ def try_lock(descriptor: int) -> bool:
     return True
 
 
+def resuming_after(done: str) -> Note:
+    """What a run says when it goes on with the work that it finds in its folder, such as `98.1M tokens`."""
+    return Note(text=f"resuming after {done}: what is there is verified")
+
+
 def finish_folder(folder: Path) -> None:
     """Remove the work folder, which a finished folder does not need, and a `.stop` that came too late."""
     take_stop_file(folder)
@@ -185,6 +191,14 @@ def abandon_folder(folder: Path) -> None:
     finish_folder(folder)
     with suppress(OSError):  # it holds something, and so it stays
         folder.rmdir()
+
+
+def find_stop(folder: Path, reason: StopReason | None) -> Stop | None:
+    """Why to stop: for the reason that a signal gave, or because of a `.stop` file, which is consumed."""
+    if reason is not None:
+        return Stop(reason, "interrupted" if reason == "interrupted" else "asked to end")
+    found = take_stop_file(folder)
+    return None if found is None else Stop("terminated", found)
 
 
 def take_stop_file(folder: Path) -> str | None:

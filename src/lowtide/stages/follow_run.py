@@ -1,23 +1,76 @@
-"""What a training run says, written down: one line of JSON for each event, and curves for TensorBoard."""
+"""What happens beside the steps of a run: what it says is written down, and stops and memory are watched."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from lowtide.events import Evaluated, Event, Listener, Note, Sampled, Stepped
+from lowtide.events import Evaluated, Event, Listener, Note, Sampled, Stepped, Stop
+from lowtide.journal import LOG_NAME, rewind
+from lowtide.memory.allocator import give_back
+from lowtide.memory.budget import Budget, advise_memory
+from lowtide.memory.pressure import END_SHARE, Stage
+from lowtide.stages.chat import decode_answer, prompt_for_samples
+from lowtide.stages.guard_memory import MemoryGuard
 from lowtide.stages.keep_journal import Thinned, begin_journal, ending, open_journal
+from lowtide.training.gpu_memory import GpuUse, GpuWatch, read_gpu_use
+from lowtide.training.loop import OpenRun
+from lowtide.training.run_folder import TOKENIZER
+from lowtide.training.sample_text import Sampler
 from lowtide.training.settings import TrainSettings
 from lowtide.training.tensorboard import Board, EventFile
 
 _EVERY_STEP_TO = 10_000
 """Steps up to here are all written; a million then take some 19,000 records instead of 500 MB of them."""
+_ROOM_SHARE = 0.8
+"""Of the `--memory` that is advised, what was used may take: below it nothing is warned of."""
 
 
 @contextmanager
-def follow_run(
+def follow_run(run: OpenRun, *, boards: Sequence[Board] = ()) -> Iterator[OpenRun]:
+    """The run with a listener that writes everything down, and with a guard that looks at memory too."""
+    with ExitStack() as stack:
+        if run.ranks.leads:
+            rewind(run.folder / LOG_NAME, run.state.step)
+            listen = stack.enter_context(
+                keep_run_journal(
+                    run.folder,
+                    run.settings,
+                    run.listen,
+                    after_step=run.state.step,
+                    budget_bytes=run.budget.total_bytes,
+                    boards=boards,
+                )
+            )
+            run = replace(run, listen=listen)
+        guard = RunGuard(
+            run.why_stop,
+            run.budget,
+            run.listen,
+            micro_batch=run.settings.micro_batch,
+            read_gpu=partial(read_gpu_use, run.device) if run.device.type == "cuda" else None,
+        )
+        yield replace(run, why_stop=guard.look, write_sample=_make_sampler(run))
+
+
+def _make_sampler(run: OpenRun) -> Sampler:
+    """Writes the samples. A run on examples has its prompt rendered now, not between two steps."""
+    tokenizer, settings = run.folder / TOKENIZER, run.settings
+    prompt = None
+    if run.ranks.leads and settings.sample_every:
+        prompt = prompt_for_samples(tokenizer, context=settings.shape.context, listen=run.listen)
+    if prompt is None:
+        return Sampler(tokenizer, settings.seed)
+    read = partial(decode_answer, prompt)
+    return Sampler(tokenizer, settings.seed, prompt=prompt.ids, read=read)
+
+
+@contextmanager
+def keep_run_journal(
     folder: Path,
     settings: TrainSettings,
     listen: Listener,
@@ -95,3 +148,51 @@ def _draw(board: Board, event: Event) -> None:
             board.text(event.step, "sample", event.text)
         case _:
             pass
+
+
+class RunGuard:
+    """Asked after every step whether to stop; looks at memory once a second. A stop stays asked for."""
+
+    def __init__(
+        self,
+        asked: Callable[[], Stop | None],
+        budget: Budget,
+        listen: Listener,
+        *,
+        micro_batch: int = 1,
+        read_gpu: Callable[[], GpuUse] | None = None,
+    ) -> None:
+        """`asked` tells why a person or a machine wants a stop, if one does."""
+        self._asked = asked
+        self._budget = budget
+        self._micro_batch = micro_batch
+        self._memory = MemoryGuard(budget, listen)
+        self._listen = listen
+        self._read_gpu = read_gpu
+        self._gpu = GpuWatch()
+        self._stop: Stop | None = None
+
+    def look(self) -> Stop | None:
+        """None, or why the run should save and leave."""
+        self._stop = self._stop or self._asked() or self._judge_memory()
+        return self._stop
+
+    def _judge_memory(self) -> Stop | None:
+        if not self._memory.is_due:
+            return None
+        told = self._gpu.see(self._read_gpu()) if self._read_gpu else None
+        if told is not None:
+            self._listen(Note(text=told, level="warning"))
+        stage, why = self._memory.look()
+        if stage is Stage.ASK:
+            give_back()
+        return Stop("terminated", why, self._memory_remedy()) if stage is Stage.END else None
+
+    def _memory_remedy(self) -> str:
+        """The same command would meet the same end: a step needs what it needs."""
+        used_bytes = self._memory.used_bytes
+        if used_bytes < END_SHARE * self._budget.total_bytes:  # others hold it
+            return "free memory on this machine, then run the same command again to resume"
+        enough = advise_memory(self._budget.limit, int(used_bytes / _ROOM_SHARE))
+        smaller = f" or `--micro-batch {self._micro_batch // 2}`" if self._micro_batch > 1 else ""
+        return f"{enough}{smaller} with the same command to resume"

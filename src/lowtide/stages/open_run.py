@@ -1,54 +1,54 @@
-"""A training run, opened: its folder taken, its model as the newest checkpoint has it, its log written along.
+"""A training run, opened: its folder locked and compared, its model as the newest checkpoint has it.
 
-open_run → folder locked, weights and optimizer where they were
-follow   → log, curves and guard beside the steps
+refuse what differs → build the model → lock → begin, resume or replace → load the checkpoint
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
-from lowtide.events import Listener, ignore
-from lowtide.journal import LOG_NAME, rewind
+from lowtide import __version__
+from lowtide.errors import DoesNotFitError, LowtideError, UsageError
+from lowtide.events import Listener, Note, ignore
+from lowtide.journal import LOG_NAME
 from lowtide.memory.allocator import keep_large_pieces
-from lowtide.memory.budget import Budget
-from lowtide.stages.chat import decode_answer, prompt_for_samples
-from lowtide.stages.follow_run import follow_run
-from lowtide.stages.run_source import RunSource
-from lowtide.stages.start_weights import begins_from, load_start, warn_of_other_tokens
-from lowtide.stages.stop_run import RunGuard
+from lowtide.memory.budget import Budget, choose_budget
+from lowtide.memory.limits import machine_limit
+from lowtide.model.needs import bytes_of_checkpoint
+from lowtide.shards.layout import WORK_FOLDER
+from lowtide.source.examples.templates import TEMPLATE_FILE
+from lowtide.stages import folder as out_folder
+from lowtide.stages.initial_weights import InitialWeights, find_initial_weights
+from lowtide.stages.replace_run import OldRun
+from lowtide.stages.run_source import RunSource, stream_differences
 from lowtide.stages.stop_signals import listen_for_stops
-from lowtide.stages.take_run import check_run, take_run
 from lowtide.stages.watch_run import ShouldStop
-from lowtide.training.build import device_of
-from lowtide.training.checkpoint import RunState, load_newest
+from lowtide.storage.publish import remove_path, storage_errors, write_atomically
+from lowtide.training.build import build_model, device_of
+from lowtide.training.checkpoint import find_checkpoints, load_newest, remove_partial
 from lowtide.training.data_parallel import Ranks, joined, share_from_leader, wait_for_all
-from lowtide.training.gpu_memory import read_gpu_use
-from lowtide.training.learner import ModelInTraining, make_model_in_training
-from lowtide.training.loop import RunContext
-from lowtide.training.run_folder import TOKENIZER
+from lowtide.training.loop import OpenRun
+from lowtide.training.optimizer import make_optimizer
+from lowtide.training.run_folder import (
+    CHECKPOINTS,
+    RUN_NAME,
+    TOKENIZER,
+    RunRecord,
+    read_run_record,
+    write_run_record,
+)
 from lowtide.training.sample_text import Sampler
-from lowtide.training.settings import TrainSettings
-from lowtide.training.tensorboard import Board
+from lowtide.training.settings import TrainSettings, differences
+from lowtide.units import format_bytes
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class OpenRun:
-    """What a run works with."""
-
-    folder: Path
-    settings: TrainSettings
-    learner: ModelInTraining
-    state: RunState
-    """Where the newest checkpoint stands."""
-    ranks: Ranks
-    budget: Budget
-    should_stop: ShouldStop
-    listen: Listener
+_CHECKPOINTS_AT_ONCE = 4
+"""The last two, the best, and the one being written."""
+_LEFTOVER = re.compile(rf"\.({re.escape(RUN_NAME)}|{re.escape(LOG_NAME)}|{TOKENIZER})\.\d+\.tmp\Z")
 
 
 @contextmanager
@@ -57,92 +57,212 @@ def open_run(
     settings: TrainSettings,
     source: RunSource,
     *,
-    budget: Budget,
+    memory: Budget | str | int | None,
     restart: bool,
     listen: Listener,
     should_stop: ShouldStop | None,
     ranks: Ranks,
+    peak_flops: float | None = None,
 ) -> Iterator[OpenRun]:
     """The folder is this process's alone inside. Without `should_stop`, signals ask for a stop."""
+    budget = memory
+    if not isinstance(budget, Budget):
+        budget = choose_budget(budget, machine_limit(), generous=True)
     device = device_of(settings, ranks)
-    check_run(folder, settings, source, restart=restart)
-    start = begins_from(folder, settings, restart=restart)
+    _refuse_early(folder, settings, source, restart=restart)
+    weights = None  # a checkpoint that stands wins
+    if settings.init is not None and (restart or not find_checkpoints(folder)):
+        weights = find_initial_weights(settings.init)
     if device.type == "cpu":
         keep_large_pieces()
     with ExitStack() as stack:
         if should_stop is None:
             should_stop = stack.enter_context(listen_for_stops())
         stack.enter_context(joined(ranks, settings.device))
-        load = partial(load_start, start.folder) if start and ranks.leads else None
-        learner = make_model_in_training(settings, device, start=load)
-        if ranks.leads:
-            digest = start.digest() if start else None
+        load = weights.load if weights and ranks.leads else None
+        model = build_model(settings, device, load=load)
+        optimizer = make_optimizer(model, settings)
+        if not ranks.leads:
+            listen = ignore
+        else:
+            digest = weights.digest() if weights else None  # `restart` may move them
             listen = stack.enter_context(
-                take_run(folder, settings, source, restart=restart, listen=listen, start=digest)
+                _hold_folder(folder, settings, source, digest, restart=restart, listen=listen)
             )
         wait_for_all()
-        state = load_newest(folder, learner.model, learner.optimizer)
-        if start:
-            share_from_leader(learner.model.parameters())
-            warn_of_other_tokens(start, folder / TOKENIZER, listen if ranks.leads else ignore)
+        state = load_newest(folder, model, optimizer)
+        if weights:
+            share_from_leader(model.parameters())
+            _warn_of_other_tokens(weights, folder / TOKENIZER, listen)
+        ask = should_stop
         yield OpenRun(
             folder=folder,
             settings=settings,
-            learner=learner,
+            model=model,
+            optimizer=optimizer,
             state=state,
             ranks=ranks,
             budget=budget,
-            should_stop=should_stop,
-            listen=listen if ranks.leads else ignore,
-        )
-
-
-@contextmanager
-def follow(
-    run: OpenRun, *, boards: Sequence[Board] = (), peak_flops: float | None = None
-) -> Iterator[RunContext]:
-    """What the loop is told of the world; all that it says is written down on the way."""
-    listen = run.listen
-    with ExitStack() as stack:
-        if run.ranks.leads:
-            rewind(run.folder / LOG_NAME, run.state.step)
-            listen = stack.enter_context(
-                follow_run(
-                    run.folder,
-                    run.settings,
-                    listen,
-                    after_step=run.state.step,
-                    budget_bytes=run.budget.total_bytes,
-                    boards=boards,
-                )
-            )
-        device = run.learner.device
-        read_gpu = partial(read_gpu_use, device) if device.type == "cuda" else None
-        guard = RunGuard(
-            run.folder,
-            run.budget,
-            run.should_stop,
-            listen,
-            micro_batch=run.settings.micro_batch,
-            read_gpu=read_gpu,
-        )
-        yield RunContext(
-            run=run.folder,
-            ranks=run.ranks,
             listen=listen,
-            why_stop=guard.look,
-            write_sample=_make_sampler(run, listen),
+            why_stop=lambda: out_folder.find_stop(folder, ask()),
+            write_sample=Sampler(folder / TOKENIZER, settings.seed),
             peak_flops=peak_flops,
         )
 
 
-def _make_sampler(run: OpenRun, listen: Listener) -> Sampler:
-    """Who writes samples. A run on examples has its prompt rendered now, not between two steps."""
-    tokenizer, settings = run.folder / TOKENIZER, run.settings
-    prompt = None
-    if run.ranks.leads and settings.sample_every:
-        prompt = prompt_for_samples(tokenizer, context=settings.shape.context, listen=listen)
-    if prompt is None:
-        return Sampler(tokenizer, settings.seed)
-    read = partial(decode_answer, prompt)
-    return Sampler(tokenizer, settings.seed, prompt=prompt.ids, read=read)
+def _refuse_early(
+    folder: Path, settings: TrainSettings, source: RunSource, *, restart: bool
+) -> None:
+    """What would be refused under the lock, before a large model is built; nothing is changed."""
+    out_folder.check_folder(folder, out_folder.RUN)
+    # While a run lies aside, only the holder of the lock can tell which one stands.
+    if not restart and folder.exists() and not OldRun(folder).is_aside:
+        with storage_errors(folder, doing="read"):
+            _compare(folder, settings, source)
+
+
+@contextmanager
+def _hold_folder(
+    folder: Path,
+    settings: TrainSettings,
+    source: RunSource,
+    digest: str | None,
+    *,
+    restart: bool,
+    listen: Listener,
+) -> Iterator[Listener]:
+    """The folder is locked, and holds the record of this run; `digest` is that of its initial weights.
+
+    Yields the listener to use, which removes the run that this one replaces.
+    """
+    if not folder.exists():  # what is refused leaves none behind
+        _check_disk(folder, settings)
+    out_folder.make_folder(folder, out_folder.RUN)
+    with out_folder.hold_lock(folder):
+        old = OldRun(folder)
+        _clear(folder)
+        old.settle()
+        try:
+            if restart:
+                old.set_aside()
+            _try_checkpoints(folder)
+            _check_disk(folder, settings, freed=old.bytes)
+            _begin(folder, settings, source, digest, listen)
+            yield old.removed_by(listen)
+        finally:
+            old.settle()
+
+
+def _clear(folder: Path) -> None:
+    """Remove what a killed run was writing or removing."""
+    with storage_errors(folder):
+        (folder / WORK_FOLDER / out_folder.RUN.work_name).touch()
+        for path in folder.iterdir():
+            if _LEFTOVER.match(path.name):
+                remove_path(path)
+    remove_partial(folder)
+
+
+def _try_checkpoints(folder: Path) -> None:
+    """A place that takes no files is found out now, not at the first checkpoint."""
+    place = folder / CHECKPOINTS
+    with storage_errors(place):
+        place.mkdir(exist_ok=True)
+        with tempfile.TemporaryFile(dir=place) as file:
+            file.write(b"\0")
+
+
+def _check_disk(folder: Path, settings: TrainSettings, *, freed: int = 0) -> None:
+    """`freed` comes back when the first checkpoint stands."""
+    there = len(find_checkpoints(folder))
+    each = bytes_of_checkpoint(settings.shape, settings.step_kind)
+    most = _CHECKPOINTS_AT_ONCE if settings.checkpoint_every else 1
+    wanted = each * max(1, most - there)
+    free = shutil.disk_usage(out_folder.nearest_folder(folder / CHECKPOINTS)).free
+    if free + freed < wanted or free < each:
+        raise DoesNotFitError(
+            f"checkpoints need {format_bytes(wanted)} on the disk of {folder}, and {format_bytes(free)} "
+            "are free",
+            remedy="free space there, or pass an `--out` on a larger disk",
+        )
+
+
+def _begin(
+    folder: Path,
+    settings: TrainSettings,
+    source: RunSource,
+    digest: str | None,
+    listen: Listener,
+) -> None:
+    """The record of the run, or a comparison with the one that stands."""
+    if find_checkpoints(folder):
+        _compare(folder, settings, source)
+        if settings.tokenizer is not None and not (folder / TOKENIZER).is_dir():  # named only now
+            _copy_tokenizer(folder, source, listen)
+        return
+    # What an earlier start has written came to nothing.
+    _copy_tokenizer(folder, source, listen)
+    write_run_record(
+        RunRecord(
+            folder=folder,
+            settings=settings,
+            stream=source.stream,
+            tool_version=__version__,
+            start=digest,
+        )
+    )
+
+
+def _compare(folder: Path, settings: TrainSettings, source: RunSource) -> None:
+    """UsageError unless the checkpoints there, if any, are of the same run."""
+    if not find_checkpoints(folder):
+        return
+    if not (folder / RUN_NAME).exists():
+        raise UsageError(
+            f"{folder} has checkpoints, and {RUN_NAME}, which says what they are of, is gone",
+            remedy=f"put it back, remove {folder / CHECKPOINTS}, or pass another `--out`",
+        )
+    before = read_run_record(folder)
+    changed = differences(before.settings, settings)
+    changed += stream_differences(before.stream, source.stream)
+    if changed:
+        raise UsageError(
+            f"{folder} holds another run: {'; '.join(changed)}",
+            remedy="pass the settings as they were; `--init` with this folder and another `--out` to train its "
+            "weights further; or `--restart` to begin again",
+        )
+
+
+def _copy_tokenizer(folder: Path, source: RunSource, listen: Listener) -> None:
+    """So that the run can be sampled and exported without the data."""
+    if (folder / TOKENIZER).is_dir():  # of a start that failed, perhaps for other data
+        remove_path(folder / TOKENIZER)
+    if source.tokenizer is None:
+        text = "nothing names the tokenizer of this data, so nothing is sampled: `--tokenizer` names it"
+        listen(Note(text=text))
+        return
+    from lowtide.tokenizer.tokenizer import Tokenizer
+    from lowtide.tokenizer.vocabulary import load_vocabulary, name_end_of_text
+
+    try:
+        vocabulary = load_vocabulary(source.tokenizer)
+    except LowtideError as reason:  # it lay somewhere else
+        text = f"no tokenizer is copied into the run, so nothing is sampled: {reason.problem}"
+        listen(Note(text=text, level="warning"))
+        return
+    if vocabulary.fingerprint == source.fingerprint:
+        if source.eot_token is not None:
+            vocabulary = name_end_of_text(vocabulary, source.eot_token)
+        Tokenizer(vocabulary).save(folder / TOKENIZER)
+        if source.chat_template is not None:
+            write_atomically(folder / TOKENIZER / TEMPLATE_FILE, source.chat_template.encode())
+
+
+def _warn_of_other_tokens(weights: InitialWeights, tokenizer: Path, listen: Listener) -> None:
+    """Weights that were trained under another tokenizer are a poor start, and may still be wanted."""
+    if weights.differ_in_tokens(tokenizer):
+        text = (
+            f"{weights.folder} was trained with another tokenizer than the data's: the same id means another "
+            "token to it"
+        )
+        listen(Note(text=text, level="warning"))

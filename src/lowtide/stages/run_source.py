@@ -1,4 +1,4 @@
-"""What a run learns from: a dataset, or an inbox. A resumed run must find it unchanged."""
+"""What a run is trained on: a dataset, or an inbox. A resumed run must find it unchanged."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class RunSource:
 
     stream: JsonObject
     """`TokenDataset.identity`, or how an inbox's files are read."""
-    tokenizer: str | None
+    tokenizer: str | None = None
     """Where it can be loaded from; None where nothing names it."""
-    fingerprint: str | None
+    fingerprint: str | None = None
     eot_token: str | None = None
     """The special token that `--eot-token` named when the tokens were made; None: the one with a usual name."""
     chat_template: str | None = None
@@ -34,44 +34,35 @@ def dataset_source(data: TokenDataset) -> RunSource:
     record, manifest = data.tokenizer, data.manifest
     stream: JsonObject = dict(data.identity())
     if record is None:
-        return RunSource(stream=stream, tokenizer=None, fingerprint=None)
-    made_by = manifest.settings.get("tokenizer") if manifest is not None else None
-    found = data.settings.tokenizer or str(made_by or record.name)
-    eot_token = manifest.settings.get("eot_token") if manifest is not None else None
+        return RunSource(stream=stream)
+    settings = {} if manifest is None else manifest.settings
+    eot_token, tokens = settings.get("eot_token"), settings.get("template_tokens")
     template = None
     if manifest is not None and manifest.examples is not None:
-        tokens = manifest.settings.get("template_tokens")
         template = template_to_keep(
             manifest.examples.template_text, tokens if isinstance(tokens, str) else None, record
         )
     return RunSource(
         stream=stream,
-        tokenizer=found,
+        tokenizer=data.settings.tokenizer or str(settings.get("tokenizer") or record.name),
         fingerprint=record.fingerprint,
         eot_token=eot_token if isinstance(eot_token, str) else None,
         chat_template=template,
     )
 
 
-def inbox_source(
-    record: JsonObject, *, tokenizer: str, fingerprint: str, chat_template: str | None
-) -> RunSource:
-    """A run over the files of an inbox; `record` says how they are read."""
-    return RunSource(
-        stream={_INBOX: record},
-        tokenizer=tokenizer,
-        fingerprint=fingerprint,
-        chat_template=chat_template,
-    )
+def inbox_stream(record: JsonObject) -> JsonObject:
+    """The stream of a run over an inbox; `record` says how its files are read."""
+    return {_INBOX: record}
 
 
 def is_of_inbox(stream: JsonObject) -> bool:
-    """Whether a run with this stream learns from the files of an inbox."""
+    """Whether a run with this stream is trained on the files of an inbox."""
     return _INBOX in stream
 
 
 def stream_differences(before: JsonObject, now: JsonObject) -> list[str]:
-    """What differs between what a run learnt from and what it is to learn from, in words."""
+    """What differs between what a run was trained on and what it is to be trained on, in words."""
     if before == now:
         return []
     old, new = before.get(_INBOX), now.get(_INBOX)

@@ -1,7 +1,6 @@
-"""The process of the smoke test: `python -m lowtide.stages.smoke_child`, settings on its standard input.
+"""The process of the smoke test: `python -m lowtide.stages.smoke_child`, a request on its standard input.
 
-What it measured goes to standard output as one line of JSON. A process of its own, because a run that dies, or
-a GPU whose memory is full, must not take the real run with it.
+A process of its own, because a run that dies, or a GPU whose memory is full, must not take the real run along.
 """
 
 from __future__ import annotations
@@ -11,16 +10,16 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-from lowtide.child import run_child
+from lowtide.child import run_child, tell_parent
 from lowtide.errors import LowtideError
 from lowtide.events import Evaluated, Event, Note, Sampled, Saved, Stepped
-from lowtide.stages.smoke import SAID, ChildReport
+from lowtide.stages.smoke import ChildReport
 from lowtide.stages.watch_run import never_stop
 from lowtide.training.settings import settings_of
 
 
 class Collector:
-    """Keeps what a few steps say."""
+    """Keeps what a few steps say, and tells the parent of each."""
 
     def __init__(self) -> None:
         self.steps: list[Stepped] = []
@@ -33,9 +32,8 @@ class Collector:
         match event:
             case Stepped():
                 self.steps.append(event)
-                say(
-                    f"step {event.step} of {event.steps}, loss {event.loss:.3f}, {event.seconds:.2f}s"
-                )
+                done = f"step {event.step} of {event.steps}"
+                tell_parent(note=f"{done}, loss {event.loss:.3f}, {event.seconds:.2f}s")
             case Evaluated():
                 self.val_loss = event.loss
             case Sampled():
@@ -48,48 +46,34 @@ class Collector:
                 pass
 
 
-def say(text: str) -> None:
-    """For whoever waits."""
-    sys.stdout.write(f"{SAID}{text}\n")
-    sys.stdout.flush()
-
-
-def run(asked: dict[str, object]) -> ChildReport:
+def run(request: dict[str, object]) -> ChildReport:
     """Ten steps in a folder that the parent made, and removes even if this process is killed."""
     from lowtide.stages.train import train
 
-    record, out, memory = asked["settings"], Path(str(asked["out"])), asked["memory"]
+    record, out, memory = request["settings"], Path(str(request["out"])), request["memory"]
     assert isinstance(record, dict), "as `smoke` sends it"
     assert isinstance(memory, str | None), "as `smoke` sends it"
-    settings, collector = settings_of(record), Collector()
-    result = train(out, settings, memory=memory, listen=collector, should_stop=never_stop)
+    settings, seen = settings_of(record), Collector()
+    result = train(out, settings, memory=memory, listen=seen, should_stop=never_stop)
     return ChildReport(
         micro_batch=result.micro_batch,
-        losses=[one.loss for one in collector.steps],
-        seconds=[one.seconds for one in collector.steps],
-        checkpoint_seconds=collector.checkpoint_seconds,
-        val_loss=collector.val_loss,
-        sample=collector.sample,
+        losses=[one.loss for one in seen.steps],
+        seconds=[one.seconds for one in seen.steps],
+        checkpoint_seconds=seen.checkpoint_seconds,
+        val_loss=seen.val_loss,
+        sample=seen.sample,
         gpu_bytes=result.gpu_bytes,
-        notes=collector.notes,
+        notes=seen.notes,
     )
 
 
 def main() -> None:
-    asked = json.loads(sys.stdin.read())
+    request = json.loads(sys.stdin.readline())
     try:
-        found = run(asked)
+        tell_parent(report=asdict(run(request)))
     except LowtideError as error:
-        found = ChildReport(
-            micro_batch=0,
-            losses=[],
-            seconds=[],
-            checkpoint_seconds=0.0,
-            error=error.problem,
-            remedy=error.remedy,
-            exit_code=error.exit_code,
-        )
-    sys.stdout.write(json.dumps(asdict(found)) + "\n")  # knows NaN, and a loss may be that
+        told = {"kind": type(error).__name__, "problem": error.problem, "remedy": error.remedy}
+        tell_parent(error=told)
 
 
 if __name__ == "__main__":

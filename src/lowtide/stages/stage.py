@@ -269,7 +269,7 @@ def _open(
             if before != job:
                 store_record(job_path, job)
             work = stage.open(folder, plan, job, progress)
-            listen(Note(text=f"resuming after {work.in_words}: what is there is verified"))
+            listen(out_folder.resuming_after(work.in_words))
             return work
     stage.clear(folder, plan, restart=False)
     store_record(job_path, job)

@@ -1,33 +1,129 @@
-"""The story of `train`: token shards become a GPT, inside the memory there is, crash by crash.
+"""`train`: token shards become a GPT, inside the memory there is, crash by crash.
 
-dataset → loader → steps → checkpoints, log, samples in the folder of the run
+resolve_run → start_training → open_run → follow_run → Loop → checkpoints, log, samples in the folder of the run
+              (smoke test)
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
+
+import xxhash
 
 from lowtide.dataset.pack_documents import DocumentWindows
 from lowtide.dataset.token_dataset import TokenDataset
-from lowtide.errors import UsageError
+from lowtide.errors import DoesNotFitError, LowtideError, UsageError
 from lowtide.events import Listener, Note, ignore
-from lowtide.memory.budget import Budget, choose_budget
+from lowtide.memory.budget import Budget, check_needs, choose_budget
 from lowtide.memory.limits import machine_limit
-from lowtide.stages.open_run import follow, open_run
+from lowtide.settings import TrainRequest
+from lowtide.stages.folder import resuming_after
+from lowtide.stages.follow_run import follow_run
+from lowtide.stages.inbox.train_on_inbox import train_on_inbox
+from lowtide.stages.open_run import open_run
+from lowtide.stages.resolve_run import ResolvedRun, remember
 from lowtide.stages.run_source import dataset_source
+from lowtide.stages.smoke import smoke
 from lowtide.stages.watch_run import ShouldStop
 from lowtide.storage.paths import as_path
-from lowtide.training.data_parallel import Ranks
+from lowtide.training.build import cpu_in_words
+from lowtide.training.checkpoint import find_checkpoints, step_of
+from lowtide.training.data_parallel import Ranks, ranks_of
 from lowtide.training.gpu_memory import peak_of_gpu
 from lowtide.training.loop import Loop
-from lowtide.training.run_results import TrainResult
-from lowtide.training.settings import TrainSettings, steps_for
-from lowtide.training.tensorboard import Board
+from lowtide.training.run_results import SmokeReport, TrainResult
+from lowtide.training.settings import FEWEST_WINDOWS, TrainSettings, steps_for
+from lowtide.training.tensorboard import Board, open_wandb
+from lowtide.units import format_bytes, format_count, format_seconds
 
-FEWEST_WINDOWS = 16
-"""Fewer held out are one or two documents, and their loss is the luck of which."""
+_LONG_STEPS, _LONG_HOURS = 1000, 0.5
+_WEEK_HOURS = 7 * 24
+_TELLING_STEPS = 50
+"""Fewer, of which the first compile, say little about speed."""
+
+
+def start_training(
+    run: ResolvedRun,
+    asked: TrainRequest,
+    *,
+    restart: bool,
+    environment: Mapping[str, str],
+    listen: Listener,
+    should_stop: ShouldStop,
+    speeds: Path | None = None,
+) -> TrainResult | SmokeReport | None:
+    """Train, or only try; None for the ranks that follow another.
+
+    A new run of half an hour or more is tried first even when nobody asks. One that will take more than a week
+    is refused, unless that is accepted.
+    """
+    ranks = ranks_of(environment)
+    if run.inbox is not None and ranks.world_size > 1:
+        raise UsageError(
+            "an inbox is trained on by one process alone",
+            remedy="start it without torchrun; or `lowtide tokenize` the files, and train on that by several",
+        )
+    budget = choose_budget(asked.memory, machine_limit(slurm=environment), generous=True)
+    # Ranks on one machine share what it has: each looks at its own processes alone.
+    budget = replace(budget, total_bytes=budget.total_bytes // ranks.local_world_size)
+    check_needs(budget, run.ram_needs)
+    checkpoints = find_checkpoints(run.folder)
+    is_new = restart or not checkpoints
+    if is_new and not asked.yes and not asked.smoke:
+        _refuse_weeks(run.hours, run.speed.basis if run.speed else "")
+    if not ranks.leads:
+        listen = ignore
+        if asked.smoke:
+            return None
+    if is_new or step_of(checkpoints[-1]) < run.settings.steps:
+        for line in opening_lines(run):
+            listen(Note(text=line))
+    is_tried = is_new and _is_long(run) and not asked.no_smoke and ranks.world_size == 1
+    if asked.smoke or is_tried:
+        listen(Note(text="trying ten steps, an evaluation, a checkpoint and a sample"))
+        report = smoke(run, memory=asked.memory, listen=listen, should_stop=should_stop)
+        if run.machine_name:
+            remember(speeds, run.machine_name, run.settings, report.tokens_per_second)
+        for line in smoke_lines(report, run.settings.micro_batch):
+            listen(Note(text=line))
+        if asked.smoke:
+            return report
+        refuse_problems(report)
+        if not asked.yes:
+            _refuse_weeks(report.hours, "measured on some steps")
+        run = replace(run, settings=replace(run.settings, micro_batch=report.micro_batch))
+    boards = _open_boards(asked.wandb, run) if ranks.leads else ()
+    if run.inbox is not None:
+        return train_on_inbox(
+            run,
+            until_empty=asked.until_empty,
+            memory=budget,
+            restart=restart,
+            listen=listen,
+            should_stop=should_stop,
+            environment=environment,
+            boards=boards,
+        )
+    result = train(
+        run.folder,
+        run.settings,
+        memory=budget,
+        restart=restart,
+        listen=listen,
+        should_stop=should_stop,
+        ranks=ranks,
+        peak_flops=run.peak_flops,
+        boards=boards,
+    )
+    _refuse_standstill(result, run.settings)
+    is_telling = ranks.world_size == 1 and result.steps >= _TELLING_STEPS
+    if is_telling and run.machine_name and result.tokens_per_second is not None:
+        remember(speeds, run.machine_name, run.settings, result.tokens_per_second)
+    return result if ranks.leads else None
 
 
 def train(
@@ -49,101 +145,200 @@ def train(
     """
     started = time.monotonic()
     ranks = ranks or Ranks()
-    folder = as_path(out)
-    budget = memory
-    if not isinstance(budget, Budget):
-        budget = choose_budget(budget, machine_limit(), generous=True)
     datasets = _open_data(settings, listen)
-    _check_share(settings, ranks)
-    _check_epochs(settings, datasets[0])
+    _check_length(settings, datasets[0], ranks)
     with open_run(
-        folder,
+        as_path(out),
         settings,
         dataset_source(datasets[0]),
-        budget=budget,
+        memory=memory,
         restart=restart,
         listen=listen,
         should_stop=should_stop,
         ranks=ranks,
+        peak_flops=peak_flops,
     ) as run:
-        state, learner = run.state, run.learner
-        if 0 < state.step < settings.steps:
-            text = f"going on after step {state.step}: the checkpoint stands and is verified"
-            run.listen(Note(text=text))
-        if state.step >= settings.steps and not state.owes_evaluation:
+        begun = run.state
+        if 0 < begun.step < settings.steps:
+            run.listen(resuming_after(f"step {begun.step}"))
+        if begun.step >= settings.steps and not begun.owes_evaluation:
             return TrainResult(
-                folder=folder,
-                state=state,
+                folder=run.folder,
+                state=begun,
                 seconds=0.0,
                 micro_batch=settings.micro_batch,
                 already_done=True,
             )
-        begun_at = state.step
-        with follow(run, boards=boards, peak_flops=peak_flops) as context:
-            loop = Loop(settings, learner.model, learner.optimizer, datasets, state, context)
+        with follow_run(run, boards=boards) as followed:
+            loop = Loop(followed, datasets)
             state = loop.run()
     return TrainResult(
-        folder=folder,
+        folder=run.folder,
         state=state,
         seconds=time.monotonic() - started,
         micro_batch=loop.settings.micro_batch,
-        steps=state.step - begun_at,
-        gpu_bytes=peak_of_gpu(learner.device),
+        steps=state.step - begun.step,
+        gpu_bytes=peak_of_gpu(run.device),
         train_loss=loop.pace.mean_loss,
         tokens_per_second=loop.pace.tokens_per_second,
     )
 
 
+def opening_lines(run: ResolvedRun) -> Iterator[str]:
+    """What is about to happen, for people."""
+    settings, inbox = run.settings, run.inbox
+    # torch is not asked for the GPU's name: this process would hold memory there while the child is tried.
+    place = cpu_in_words() if settings.device == "cpu" else run.machine_name or "the GPU"
+    yield (
+        f"{settings.model}, {format_count(settings.shape.parameter_count)} parameters, windows of "
+        f"{settings.shape.context} tokens, recipe {settings.recipe}, on {place}"
+    )
+    at_a_time = min(settings.micro_batch, settings.windows_per_step)
+    steps = f"steps of {format_count(settings.batch_tokens)} tokens, {at_a_time} windows at a time"
+    if inbox is not None:
+        examples = inbox.tokenize.examples
+        kind = "documents" if examples is None else f"{examples} examples"
+        yield f"{kind} from {inbox.folder}: {_count(settings.epochs or 1, 'epoch')} of each file, {steps}"
+        yield f"a file is tokenized in {format_bytes(inbox.least_bytes)} or more, beside the model"
+    elif run.hours is not None and run.speed is not None:
+        took = format_seconds(3600 * run.hours)
+        yield f"{settings.steps:,} {steps}; about {took} in all ({run.speed.basis})"
+    else:
+        yield f"{settings.steps:,} {steps}"
+    if settings.init is not None or inbox is not None:
+        yield _rates_line(settings)
+    yield "Ctrl-C saves and stops; the same command resumes the run"
+
+
+def _rates_line(settings: TrainSettings) -> str:
+    """What differs from training a new model once over its data."""
+    start = "random weights" if settings.init is None else f"the weights of {settings.init}"
+    ends = "constant"
+    if settings.schedule == "cosine":
+        ends = f"falling to {settings.final_learning_rate:g}"
+    steps = _count(settings.warmup_steps, "step")
+    warm_up = f" after {steps}" if settings.warmup_steps else ""
+    epochs = f"; {_count(settings.epochs, 'epoch')}" if settings.epochs is not None else ""
+    return (
+        f"from {start}: learning rate {settings.learning_rate:g}{warm_up}, {ends}; weight decay "
+        f"{settings.weight_decay:g}{epochs}"
+    )
+
+
+def _count(number: float, what: str) -> str:
+    """`1 step`, `2,000 steps`, `2.5 epochs`."""
+    written = f"{number:g}" if isinstance(number, float) else f"{number:,}"
+    return f"{written} {what}{'' if number == 1 else 's'}"
+
+
+def _is_long(run: ResolvedRun) -> bool:
+    if run.inbox is not None:  # it has no data to be tried on
+        return False
+    if run.hours is None:
+        return run.settings.steps >= _LONG_STEPS
+    return run.hours >= _LONG_HOURS
+
+
+def _refuse_weeks(hours: float | None, basis: str) -> None:
+    if hours is not None and hours > _WEEK_HOURS:
+        raise DoesNotFitError(
+            f"the run would take {format_seconds(3600 * hours)} ({basis}), more than a week",
+            remedy="pass a smaller `--model` or fewer `--steps`, or `--yes` to begin all the same; "
+            "without `--model` one is chosen that ends in time",
+        )
+
+
+def _refuse_standstill(run: TrainResult, settings: TrainSettings) -> None:
+    """A run that skipped most of its steps has learnt nothing, and must not look as if it had."""
+    skipped = run.state.skipped_steps
+    if 2 * skipped > settings.steps:
+        raise LowtideError(
+            f"{skipped} of {settings.steps} steps were not finite and skipped: the model has learnt little",
+            remedy="begin again with a lower learning rate or a longer warm-up: `--restart`",
+        )
+
+
+def _open_boards(wandb: str | None, run: ResolvedRun) -> tuple[Board, ...]:
+    """A project of Weights & Biases, where one was named; the same run of it after every resume."""
+    if wandb is None:
+        return ()
+    run_id = xxhash.xxh3_64_hexdigest(str(run.folder.absolute()).encode())
+    return (open_wandb(wandb, run.settings.as_record(), run_id=run_id),)
+
+
+def smoke_lines(report: SmokeReport, planned_micro_batch: int) -> list[str]:
+    """What a smoke test found, for people."""
+    speed = f"{format_count(round(report.tokens_per_second))} tokens/s"
+    if report.mfu is not None:
+        speed += f", {report.mfu:.0%} of the card's peak"
+    lines = [
+        f"{1000 * report.step_seconds:,.0f} ms for a step of {format_count(report.step_tokens)} tokens, "
+        f"{speed} (measured on {report.tried_steps}); the whole run takes "
+        f"{format_seconds(3600 * report.hours)} at that speed",
+        f"loss {report.first_loss:.3f} at first, {report.last_loss:.3f} after {report.tried_steps}",
+    ]
+    if report.gpu_bytes is not None:
+        predicted = report.predicted_gpu_bytes
+        told = f" ({format_bytes(predicted)} predicted)" if predicted else ""
+        lines.append(f"peak of the GPU's memory {format_bytes(report.gpu_bytes)} (measured){told}")
+    if report.micro_batch != planned_micro_batch:
+        lines.append(
+            f"{planned_micro_batch} windows at a time did not fit: {report.micro_batch} do, and a step "
+            "takes more of them; its tokens are the same"
+        )
+    return lines + list(report.notes) + list(report.problems)
+
+
+def refuse_problems(report: SmokeReport | TrainResult) -> None:
+    """LowtideError for a smoke test with a loss that does not begin or fall as it should."""
+    if isinstance(report, SmokeReport) and report.serious:
+        raise LowtideError(
+            f"the smoke test found a problem: {'; '.join(report.serious)}",
+            remedy="look at the data with `lowtide inspect`, lower the learning rate in the plan, or pass "
+            "`--no-smoke` to begin all the same",
+        )
+
+
 def _open_data(
     settings: TrainSettings, listen: Listener
 ) -> tuple[TokenDataset, TokenDataset | None]:
-    """The training windows in their order, and held-out ones in the order of the text, if there are any."""
-    shape = settings.shape
-    train_set = TokenDataset(
+    """The training windows in their order, and those for validation, if any, in the order of the text."""
+    split_of = partial(
+        TokenDataset,
         settings.data,
-        settings.split,
-        shape.context,
-        settings.seed,
-        windows=settings.windows,
+        context=settings.shape.context,
         val_fraction=settings.val_fraction,
         tokenizer=settings.tokenizer,
     )
-    named = train_set.tokenizer
-    if named is not None and named.vocabulary_size > shape.vocabulary_size:
+    train_set = split_of(settings.split, seed=settings.seed, windows=settings.windows)
+    named, known = train_set.tokenizer, settings.shape.vocabulary_size
+    if named is not None and named.vocabulary_size > known:
         raise UsageError(
             f"{settings.data} was made by {named.name} with {named.vocabulary_size} tokens, and the model "
-            f"knows {shape.vocabulary_size}",
+            f"knows {known}",
             remedy=f"plan again for this dataset, or set `vocabulary_size = {named.vocabulary_size}`",
         )
-    _tell_of_examples(train_set, listen)
+    _describe_examples(train_set, listen)
     try:
-        val_set = TokenDataset(
-            settings.data,
-            settings.val_split,
-            shape.context,
-            order="sequential",
-            val_fraction=settings.val_fraction,
-            tokenizer=settings.tokenizer,
-        )
+        val_set = split_of(settings.val_split, order="sequential")
     except UsageError as reason:  # no such split, or it is shorter than a window
         listen(Note(text=f"nothing is evaluated: {reason.problem}", level="warning"))
         return train_set, None
     if settings.val_fraction:
         share = f"{settings.val_fraction:.1%} of {settings.split}"
-        listen(
-            Note(text=f"the data has no {settings.val_split}: {share} is held out for validation")
-        )
-    if val_set.window_count < FEWEST_WINDOWS:
-        few = "1 window is" if val_set.window_count == 1 else f"{val_set.window_count} windows are"
+        text = f"the data has no {settings.val_split}: {share} is held out for validation"
+        listen(Note(text=text))
+    count = val_set.window_count
+    if count < FEWEST_WINDOWS:
         text = (
-            f"only {few} held out: a loss on so few says little. `lowtide tokenize` "
-            "holds out more with a larger `--val`"
+            f"only {_count(count, 'window')} {'is' if count == 1 else 'are'} held out: a loss on so few says "
+            "little. `lowtide tokenize` holds out more with a larger `--val`"
         )
         listen(Note(text=text, level="warning"))
     return train_set, val_set
 
 
-def _tell_of_examples(data: TokenDataset, listen: Listener) -> None:
+def _describe_examples(data: TokenDataset, listen: Listener) -> None:
     """How much of the windows is learnt, and how much is padding; a warning where examples are cut."""
     record, learnt = data.examples, data.learnt_tokens
     if record is None or learnt is None:
@@ -162,28 +357,21 @@ def _tell_of_examples(data: TokenDataset, listen: Listener) -> None:
         listen(Note(text=text, level="warning"))
 
 
-def _check_epochs(settings: TrainSettings, data: TokenDataset) -> None:
-    """Steps and epochs both say where a run ends, and must say the same."""
-    if settings.epochs is None:
-        return
-    steps = steps_for(
-        settings.epochs,
-        window_count=data.window_count,
-        windows_per_step=settings.windows_per_step,
-    )
-    if steps != settings.steps:
-        raise UsageError(
-            f"{settings.epochs:g} epochs of {data.window_count} windows are {steps} steps, and not "
-            f"{settings.steps}",
-            remedy=f"leave `--steps` out, or set `steps = {steps}` in the plan",
-        )
-
-
-def _check_share(settings: TrainSettings, ranks: Ranks) -> None:
+def _check_length(settings: TrainSettings, data: TokenDataset, ranks: Ranks) -> None:
+    """UsageError for a step that ranks cannot share, and where steps and epochs do not say the same end."""
     windows = settings.windows_per_step
     if windows % ranks.world_size:
         whole = max(1, round(windows / ranks.world_size)) * ranks.world_size
         raise UsageError(
             f"a step of {windows} windows cannot be shared by {ranks.world_size} ranks",
             remedy=f"pass `--batch-tokens {whole * settings.shape.context}`",
+        )
+    if settings.epochs is None:
+        return
+    steps = steps_for(settings.epochs, window_count=data.window_count, windows_per_step=windows)
+    if steps != settings.steps:
+        raise UsageError(
+            f"{settings.epochs:g} epochs of {data.window_count} windows are {steps} steps, and not "
+            f"{settings.steps}",
+            remedy=f"leave `--steps` out, or set `steps = {steps}` in the plan",
         )

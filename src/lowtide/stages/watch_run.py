@@ -8,20 +8,21 @@ import time
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
-from lowtide.errors import InterruptedRun, StoppedError
+from lowtide.errors import StoppedError
 from lowtide.events import (
     Advanced,
     Checkpointed,
     Event,
     Learnt,
     Listener,
+    Stop,
     StopReason,
 )
 from lowtide.memory.allocator import give_back
 from lowtide.memory.meter import private_bytes
 from lowtide.memory.pressure import Stage
 from lowtide.source.blocks import Block
-from lowtide.stages.folder import STOP_NAME, take_stop_file
+from lowtide.stages.folder import STOP_NAME, find_stop
 from lowtide.stages.guard_memory import MemoryGuard
 
 if TYPE_CHECKING:
@@ -151,14 +152,9 @@ class Watch:
         )
 
     def _obey_stops(self) -> None:
-        reason = self._should_stop()
-        if reason == "interrupted":
-            raise self._stopped("interrupted", InterruptedRun)
-        if reason == "terminated":
-            raise self._stopped("asked to end", StoppedError)
-        stop = take_stop_file(self._work.folder)
+        stop = find_stop(self._work.folder, self._should_stop())
         if stop is not None:
-            raise self._stopped(stop, StoppedError)
+            raise self._stopped(stop)
 
     def _judge_memory(self) -> None:
         """Note pressure, then empty caches, then stop: the kernel must not have to kill."""
@@ -168,10 +164,10 @@ class Watch:
             self._work.give_back()
             give_back()
         if stage is Stage.END:
-            raise self._stopped(why, StoppedError)
+            raise self._stopped(Stop("terminated", why))
 
-    def _stopped(self, why: str, kind: type[StoppedError]) -> StoppedError:
-        remedy = "run the same command again to resume"
+    def _stopped(self, stop: Stop) -> StoppedError:
         if (stream := self._plan.stream) is not None:
-            remedy = f"{stream.name} cannot be read again: pass `{stream.restart}` to begin again"
-        return kind(f"stopped after {self._work.in_words}: {why}", remedy=remedy)
+            once = f"{stream.name} cannot be read again: pass `{stream.restart}` to begin again"
+            stop = stop._replace(remedy=once)
+        return stop.error(f"after {self._work.in_words}")

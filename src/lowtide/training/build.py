@@ -54,14 +54,14 @@ def cpu_in_words() -> str:
 
 
 def build_model(
-    settings: TrainSettings, device: torch.device, *, start: Callable[[GPT], None] | None = None
+    settings: TrainSettings, device: torch.device, *, load: Callable[[GPT], None] | None = None
 ) -> GPT:
-    """Weights as they are at the start of a run, drawn or by `start`; compiled where that is wanted."""
+    """A model with random weights or those that `load` copies into it; compiled where that is wanted."""
     model = GPT(settings.shape, recompute=settings.recipe != "fast")
-    if start is None:
+    if load is None:
         initialise(model, settings.seed)
     else:
-        start(model)
+        load(model)
     model.to(device)
     if device.type == "cuda":
         torch.set_float32_matmul_precision("high")
@@ -78,7 +78,7 @@ def fill_first_rows(model: GPT, tensors: Iterable[tuple[str, Tensor]]) -> None:
     for name, tensor in tensors:
         if not bool(tensor.isfinite().all()):
             raise DataError(
-                f"{name} of the start holds numbers that are not finite",
+                f"{name} of the initial weights holds numbers that are not finite",
                 remedy="pass an earlier checkpoint or another model as `--init`",
             )
         is_cut = name.startswith("position_")

@@ -1,8 +1,6 @@
 """The loop: step after step, with evaluations, samples and checkpoints when they are due, and a clean end.
 
-    batch → step → told, logged, judged → asked to stop, or something due? evaluate, save, sample → leave
-
-It is handed what it needs to know of the world: whether to stop, whom to tell, how to write a sample.
+batch → step → logged and judged → a stop, or something due? evaluate, save, sample → leave
 """
 
 from __future__ import annotations
@@ -13,14 +11,15 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import NamedTuple, NoReturn, TypeAlias
+from typing import NoReturn
 
 import torch
 
 from lowtide.dataset.loader import Loader
 from lowtide.dataset.token_dataset import TokenDataset
-from lowtide.errors import DoesNotFitError, InterruptedRun, LowtideError, StoppedError, UsageError
-from lowtide.events import Evaluated, Listener, Note, Sampled, Saved, StopReason
+from lowtide.errors import DoesNotFitError, LowtideError, StoppedError, UsageError
+from lowtide.events import Evaluated, Listener, Note, Sampled, Saved, Stop
+from lowtide.memory.budget import Budget
 from lowtide.model.gpt import GPT
 from lowtide.storage.sealed_json import JsonObject
 from lowtide.training.checkpoint import (
@@ -46,89 +45,83 @@ from lowtide.training.step import (
 )
 from lowtide.training.watch_loss import LossWatch
 
-RESUME_HINT = "run the same command again to go on"
-
-
-class Stop(NamedTuple):
-    """Why a run leaves, and how it can go on."""
-
-    reason: StopReason
-    sentence: str
-    remedy: str = RESUME_HINT
-
-
-WhyStop: TypeAlias = Stop | None
-"""None, or why."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunContext:
-    """What the loop is told of the world."""
+class OpenRun:
+    """A run that can be trained: its folder is locked, and its model is on its device."""
 
-    run: Path
+    folder: Path
+    settings: TrainSettings
+    model: GPT
+    optimizer: torch.optim.Optimizer
+    state: RunState
+    """Where the newest checkpoint stands."""
     ranks: Ranks
+    budget: Budget
     listen: Listener
-    why_stop: Callable[[], WhyStop]
-    """Asked after every step, and by one who is alone between the parts of one."""
     write_sample: Callable[[GPT, Callable[[], bool]], str | None]
-    """Told how to find out that it should be dropped."""
+    """Its second argument says when to drop the sample."""
+    why_stop: Callable[[], Stop | None] = lambda: None
+    """Asked after every step, and by a single rank also between the micro-batches of one."""
     peak_flops: float | None = None
-    """Of the card, by its own data sheet."""
+    """The GPU's peak arithmetic speed by its data sheet."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model is."""
+        return next(self.model.parameters()).device
 
 
 class Loop:
-    """One run in one process. Holds model, optimizer, and where it stands."""
+    """Steps of one run in one process; `state` and `settings` are as the last of them has left them."""
 
     def __init__(
         self,
-        settings: TrainSettings,
-        model: GPT,
-        optimizer: torch.optim.Optimizer,
+        run: OpenRun,
         datasets: tuple[TokenDataset, TokenDataset | None],
-        state: RunState,
-        context: RunContext,
         *,
         windows_before: int = 0,
     ) -> None:
-        """`windows_before` were trained on in earlier data: the count of tokens goes on from there."""
-        self.settings = settings
-        self.model = model
-        self.optimizer = optimizer
+        """`datasets` are for training and validation. `windows_before` were trained on in earlier data, and
+        count among the tokens so far."""
+        self.settings = run.settings
+        self.model = run.model
+        self.optimizer = run.optimizer
         self.train, self.val = datasets
-        self.state = state
-        self._context = context
-        self._alone = context.ranks.world_size == 1
+        self.state = run.state
+        self._run = run
+        self._alone = run.ranks.world_size == 1
         self._watch = LossWatch.from_record(
-            state.loss_watch,
-            warmup_steps=settings.warmup_steps,
-            vocabulary_size=settings.shape.vocabulary_size,
+            run.state.loss_watch,
+            warmup_steps=run.settings.warmup_steps,
+            vocabulary_size=run.settings.shape.vocabulary_size,
         )
-        self._device = next(model.parameters()).device
+        self._device = run.device
         self.pace = Pace(
-            settings,
+            run.settings,
             self._device,
             epoch_windows=self.train.window_count,
-            world_size=context.ranks.world_size,
-            position=state.position,
+            world_size=run.ranks.world_size,
+            position=run.state.position,
             windows_before=windows_before,
-            peak_flops=context.peak_flops,
+            peak_flops=run.peak_flops,
         )
         self._under_way: deque[tuple[StepUnderWay, int]] = deque()
         """Each with the position of the data after it."""
         self._ahead = steps_ahead(self._device)
         self._clock = 0.0
-        self._last_saved = state.step
+        self._last_saved = run.state.step
         self._owes_checkpoint = False
-        self._wish: WhyStop = None
-        """What this rank was asked; all follow when they have read so of a step."""
-        self._asked: WhyStop = None
+        self._own_stop: Stop | None = None
+        """Why this rank is to stop; all stop once a step has told them."""
+        self._stop: Stop | None = None
 
     def run(self) -> RunState:
         """To the last step; StoppedError after a clean stop before it."""
         loader = self.train.loader(
             self.settings.windows_per_step,
-            rank=self._context.ranks.rank,
-            world_size=self._context.ranks.world_size,
+            rank=self._run.ranks.rank,
+            world_size=self._run.ranks.world_size,
             epochs=self.settings.epochs,
             device=None if self._device.type == "cuda" else "cpu",  # None: pinned, for us to move
             documents=self.settings.attention == "document",
@@ -142,7 +135,7 @@ class Loop:
         try:
             while self.state.step < self.settings.steps:
                 self._start_step(next(batches), _plain(loader.state_dict()))
-                self._go_on()
+                self._finish_earlier_steps()
         finally:
             loader.close()
         return self.state
@@ -150,7 +143,7 @@ class Loop:
     def _go_to_position(self, loader: Loader) -> None:
         """Where the checkpoint stood in the data; VerificationError where that cannot be."""
         state, settings = self.state, self.settings
-        checkpoint = checkpoint_of(self._context.run, state.step)
+        checkpoint = checkpoint_of(self._run.folder, state.step)
         try:
             loader.load_state_dict(dict(state.loader))
         except UsageError as cause:
@@ -175,7 +168,7 @@ class Loop:
     @property
     def _fewest_rows(self) -> int:
         """One, for gradients to add up; compiled, all, for another number would be compiled anew."""
-        whole = self.settings.windows_per_step // self._context.ranks.world_size
+        whole = self.settings.windows_per_step // self._run.ranks.world_size
         return whole if self.settings.compiled else 1
 
     def _step_that_fits(self, batch: Batch) -> StepUnderWay | None:
@@ -191,14 +184,14 @@ class Loop:
                     self.settings,
                     self.state.step,
                     batch,
-                    leaving=self._wish is not None,
+                    leaving=self._own_stop is not None,
                     drop=self._drop,
                 )
             except torch.OutOfMemoryError:
                 pass  # no more in here: the error holds all that the step had made
             self._halve()
 
-    def _go_on(self) -> None:
+    def _finish_earlier_steps(self) -> None:
         """What earlier steps came to; where something is due, all of them are waited for."""
         self._catch_up(self._ahead)
         if not self._is_asked() and not self._is_anything_due():
@@ -217,15 +210,15 @@ class Loop:
 
     def _is_asked(self) -> bool:
         """Whether to leave: at once where one is alone, else when all ranks have heard of it."""
-        if self._wish is None:
-            self._wish = self._context.why_stop()
-            if self._wish is not None:
-                self._context.listen(
-                    Note(text=f"stopping: {self._wish.sentence}; a checkpoint comes first")
+        if self._own_stop is None:
+            self._own_stop = self._run.why_stop()
+            if self._own_stop is not None:
+                self._run.listen(
+                    Note(text=f"stopping: {self._own_stop.sentence}; a checkpoint comes first")
                 )
         if self._alone:
-            self._asked = self._wish
-        return self._asked is not None
+            self._stop = self._own_stop
+        return self._stop is not None
 
     def _catch_up(self, ahead: int) -> None:
         """Tell and judge steps until only `ahead` are under way."""
@@ -236,18 +229,18 @@ class Loop:
             skipped = self.state.skipped_steps + result.skipped
             self.state = replace(self.state, skipped_steps=skipped)
             seconds = now - self._clock  # waiting for data is part of a step
-            self._context.listen(self.pace.describe(step, result, seconds, position=position))
+            self._run.listen(self.pace.describe(step, result, seconds, position=position))
             self._clock = now
             self._judge(step, result)
             if result.leaving and not self._alone:
-                self._asked = self._wish or Stop("terminated", "another rank stops")
+                self._stop = self._own_stop or Stop("terminated", "another rank stops")
 
     def _judge(self, step: int, result: StepResult) -> None:
         for verdict in self._watch.see(step, result.loss, result.gradient_norm):
             if verdict.action == "end":
-                remedy = resume_hint(self._context.run, before=verdict.since)
+                remedy = resume_hint(self._run.folder, before=verdict.since)
                 raise LowtideError(verdict.sentence, remedy=remedy)
-            self._context.listen(Note(text=verdict.sentence, level="warning"))
+            self._run.listen(Note(text=verdict.sentence, level="warning"))
 
     def _halve(self) -> None:
         self.optimizer.zero_grad(set_to_none=True)
@@ -260,12 +253,12 @@ class Loop:
             f"the GPU is out of memory with {micro} windows at a time: going on with {micro // 2}, "
             f"twice as often; a step still has {self.settings.batch_tokens} tokens"
         )
-        self._context.listen(Note(text=text, level="warning"))
+        self._run.listen(Note(text=text, level="warning"))
 
     def _give_up(self) -> NoReturn:
         """What was learnt is saved; where there is nothing yet, the plan was wrong."""
         windows = self.settings.micro_batch
-        problem = f"a part of {windows} windows does not fit into the GPU's memory"
+        problem = f"a micro-batch of {windows} windows does not fit into the GPU's memory"
         smaller = "a smaller `--micro-batch`, " if windows > 1 else ""
         if not self.state.step or not self._alone:
             raise DoesNotFitError(
@@ -307,9 +300,9 @@ class Loop:
         if self.val is not None and self._evaluate(self.val) is None:
             self._leave()
         self.state = replace(self.state, owes_evaluation=False)
-        if self._context.ranks.leads:
-            write_state(self._context.run, self.state)
-            prune(self._context.run, self.state.best_step)
+        if self._run.ranks.leads:
+            write_state(self._run.folder, self.state)
+            prune(self._run.folder, self.state.best_step)
         wait_for_all()
 
     def _evaluate(self, val: TokenDataset) -> bool | None:
@@ -317,7 +310,7 @@ class Loop:
         loss = self._evaluation_that_fits(val)
         if loss is None:
             return None
-        self._context.listen(Evaluated(step=self.state.step, loss=loss))
+        self._run.listen(Evaluated(step=self.state.step, loss=loss))
         best = self.state.best_loss is None or loss < self.state.best_loss
         if best and math.isfinite(loss):
             self.state = replace(self.state, best_loss=loss, best_step=self.state.step)
@@ -327,24 +320,22 @@ class Loop:
     def _evaluation_that_fits(self, val: TokenDataset) -> float | None:
         while True:
             try:
-                return evaluate(
-                    self.model, val, self.settings, self._context.ranks, drop=self._drop
-                )
+                return evaluate(self.model, val, self.settings, self._run.ranks, drop=self._drop)
             except torch.OutOfMemoryError:
                 pass  # as for a step
             self._halve()
 
     def _sample(self) -> None:
-        if not self._context.ranks.leads:
+        if not self._run.ranks.leads:
             return
         try:
-            text = self._context.write_sample(self.model, self._drop)
+            text = self._run.write_sample(self.model, self._drop)
         except (LowtideError, torch.OutOfMemoryError) as reason:
             first = str(reason).splitlines()[0]
-            self._context.listen(Note(text=f"no sample could be written: {first}", level="warning"))
+            self._run.listen(Note(text=f"no sample could be written: {first}", level="warning"))
             return
         if text is not None:
-            self._context.listen(Sampled(step=self.state.step, text=text))
+            self._run.listen(Sampled(step=self.state.step, text=text))
 
     def _save_once(self) -> None:
         """A checkpoint of where the run stands; ranks wait until it does."""
@@ -353,11 +344,11 @@ class Loop:
         started = time.perf_counter()
         self._refuse_poison()
         state = self.state = replace(self.state, loss_watch=_plain(self._watch.as_record()))
-        if self._context.ranks.leads:
-            path = write_checkpoint(self._context.run, self.model, self.optimizer, state)
-            prune(self._context.run, state.best_step)
+        if self._run.ranks.leads:
+            path = write_checkpoint(self._run.folder, self.model, self.optimizer, state)
+            prune(self._run.folder, state.best_step)
             seconds = time.perf_counter() - started
-            self._context.listen(Saved(step=state.step, path=str(path), seconds=seconds))
+            self._run.listen(Saved(step=state.step, path=str(path), seconds=seconds))
         wait_for_all()
         self._last_saved = state.step
         self._owes_checkpoint = False
@@ -367,18 +358,13 @@ class Loop:
         if not all(bool(one.isfinite().all()) for one in self.model.parameters()):
             raise LowtideError(
                 f"the weights are not finite at step {self.state.step}",
-                remedy=resume_hint(self._context.run, before=self.state.step),
+                remedy=resume_hint(self._run.folder, before=self.state.step),
             )
 
     def _leave(self) -> NoReturn:
-        assert self._asked is not None, "who leaves was asked to"
+        assert self._stop is not None, "who leaves was asked to"
         self._save_once()
-        asked = self._asked
-        kind = InterruptedRun if asked.reason == "interrupted" else StoppedError
-        raise kind(
-            f"stopped after step {self.state.step} of {self.settings.steps}: {asked.sentence}",
-            remedy=asked.remedy,
-        )
+        raise self._stop.error(f"after step {self.state.step} of {self.settings.steps}")
 
 
 def steps_ahead(device: torch.device) -> int:

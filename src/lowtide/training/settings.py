@@ -22,6 +22,8 @@ ScheduleKind: TypeAlias = Literal["cosine", "constant"]
 """How the learning rate goes on after the warm-up."""
 EVALUATED_WINDOWS = 256
 """Of those held out, the most that one evaluation reads."""
+FEWEST_WINDOWS = 16
+"""Fewer held out are one or two documents, and their loss is the luck of which."""
 _LEAST = sys.float_info.min
 _MOST = 1e31
 """Of a rate: float32, which steps are taken in, ends a little above."""

@@ -6,9 +6,12 @@ import time
 from dataclasses import replace
 
 import torch
+from torch.optim import Optimizer
 
 from lowtide.memory.allocator import give_back, keep_large_pieces
-from lowtide.training.learner import ModelInTraining, make_model_in_training
+from lowtide.model.gpt import GPT
+from lowtide.training.build import build_model
+from lowtide.training.optimizer import make_optimizer
 from lowtide.training.settings import TrainSettings
 from lowtide.training.step import take_step
 
@@ -32,32 +35,33 @@ def time_steps(settings: TrainSettings) -> float:
         epochs=None,
         init=None,
     )
-    learner = make_model_in_training(short, torch.device("cpu"))
-    seconds = _time_step(learner, short, 0)  # also makes the optimizer's state
+    model = build_model(short, torch.device("cpu"))
+    optimizer = make_optimizer(model, short)
+    seconds = _time_step(model, optimizer, short, 0)  # also makes the optimizer's state
     if seconds < _SECONDS:
         windows = min(settings.windows_per_step, _MOST_PARTS * micro_batch)
         short = replace(short, batch_tokens=windows * settings.shape.context)
-        seconds = _usual_seconds(learner, short)
+        seconds = _usual_seconds(model, optimizer, short)
     else:
-        seconds = min(seconds, _time_step(learner, short, 1))
-    del learner
+        seconds = min(seconds, _time_step(model, optimizer, short, 1))
+    del model, optimizer
     give_back()
     return short.batch_tokens / seconds
 
 
-def _usual_seconds(learner: ModelInTraining, settings: TrainSettings) -> float:
+def _usual_seconds(model: GPT, optimizer: Optimizer, settings: TrainSettings) -> float:
     """The median of some steps; the first one is not counted."""
     seconds: list[float] = []
     while sum(seconds[1:]) < _SECONDS or len(seconds) <= _FEWEST_STEPS:
-        seconds.append(_time_step(learner, settings, len(seconds)))
+        seconds.append(_time_step(model, optimizer, settings, len(seconds)))
     return sorted(seconds[1:])[len(seconds[1:]) // 2]
 
 
-def _time_step(learner: ModelInTraining, settings: TrainSettings, step: int) -> float:
+def _time_step(model: GPT, optimizer: Optimizer, settings: TrainSettings, step: int) -> float:
     context = settings.shape.context
     rows = settings.batch_tokens // context
     tokens = torch.randint(settings.shape.vocabulary_size, (rows, context + 1))
     batch = (tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous())
     started = time.perf_counter()
-    take_step(learner.model, learner.optimizer, settings, step, batch)
+    take_step(model, optimizer, settings, step, batch)
     return time.perf_counter() - started

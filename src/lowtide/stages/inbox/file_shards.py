@@ -16,12 +16,11 @@ from lowtide.shards.verify import verify_dataset
 from lowtide.source.utf8 import is_encodable
 from lowtide.stages.inbox.ledger import Entry
 from lowtide.stages.inbox.look import is_as_taken
-from lowtide.stages.inbox.prepare import PreparedInbox
+from lowtide.stages.inbox.prepare import Inbox
 from lowtide.stages.inbox.tokenize_apart import Refused, tokenize_apart
 from lowtide.stages.inbox.tokenize_child import Request
-from lowtide.stages.open_run import OpenRun
 from lowtide.storage.publish import remove_path, storage_errors
-from lowtide.training.loop import RunContext
+from lowtide.training.loop import OpenRun
 from lowtide.units import format_bytes, printable
 
 WORK_NAME = "inbox"
@@ -40,16 +39,14 @@ class FileShards:
     def __init__(
         self,
         run: OpenRun,
-        context: RunContext,
-        inbox: PreparedInbox,
+        inbox: Inbox,
         environment: Mapping[str, str] | None,
-        say: Callable[[str], None],
+        tell: Callable[[str], None],
     ) -> None:
         self._run = run
-        self._context = context
         self._inbox = inbox
         self._environment = environment
-        self._say = say
+        self._tell = tell
         self._made: set[Path] = set()
         """By this process: they need no second look."""
         self.folder = run.folder / WORK_FOLDER / WORK_NAME
@@ -99,7 +96,7 @@ class FileShards:
             return None
         refused = None
         if is_as_taken(path, entry):
-            self._say(f"tokenizing {entry.name} ({format_bytes(entry.size_bytes)})")
+            self._tell(f"tokenizing {entry.name} ({format_bytes(entry.size_bytes)})")
             refused = self._tokenize(path, shards)
         if is_as_taken(path, entry):
             self._made.add(shards)
@@ -121,7 +118,7 @@ class FileShards:
                         f"the shards of {printable(entry.name)} are damaged ({found.problems[0]})"
                     )
                     raise self._lost(entry, problem)
-                self._say(f"the shards of {entry.name} are damaged: it is tokenized again")
+                self._tell(f"the shards of {entry.name} are damaged: it is tokenized again")
                 self._remove(shards)
                 return False
         return entry.stage == "ready"
@@ -160,7 +157,7 @@ class FileShards:
     def _ask(self, request: Request) -> Refused | None:
         return tokenize_apart(
             request,
-            why_stop=self._context.why_stop,
-            listen=self._context.listen,
+            why_stop=self._run.why_stop,
+            listen=self._run.listen,
             environment=self._environment,
         )

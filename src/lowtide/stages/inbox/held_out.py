@@ -12,7 +12,7 @@ from pathlib import Path
 
 from lowtide.dataset.token_dataset import TokenDataset
 from lowtide.errors import UsageError, VerificationError
-from lowtide.events import Listener, Note
+from lowtide.events import Note
 from lowtide.shards.layout import MANIFEST_NAME
 from lowtide.shards.manifest import (
     DatasetManifest,
@@ -24,10 +24,9 @@ from lowtide.shards.manifest import (
 from lowtide.shards.verify import verify_dataset
 from lowtide.stages.inbox.ledger import remedy_for
 from lowtide.stages.run_source import HELD_OUT_NAME
-from lowtide.stages.train import FEWEST_WINDOWS
 from lowtide.storage.fingerprint import digest_file
 from lowtide.storage.publish import publish, storage_errors, sync_file, sync_folder
-from lowtide.training.settings import TrainSettings
+from lowtide.training.settings import FEWEST_WINDOWS, TrainSettings
 
 _ADVICE = "a larger `val` in lowtide.toml holds out more, in a new run"
 
@@ -111,29 +110,25 @@ def _open(folder: Path, settings: TrainSettings) -> TokenDataset | None:
         return None
 
 
-def tell_held_out(run: Path, settings: TrainSettings, digest: str | None, listen: Listener) -> None:
-    """Say how much the validation set is worth."""
+def describe_held_out(run: Path, settings: TrainSettings, digest: str) -> Note:
+    """How much the validation set is worth."""
     found = open_held_out(run, settings, digest)
-    windows = 0 if found is None else found.window_count
-    held = "1 window is" if windows == 1 else f"{windows} windows are"
-    text = f"{held} held out in {run / HELD_OUT_NAME}: no evaluation is on any other"
-    if windows >= FEWEST_WINDOWS:
-        listen(Note(text=text))
-    else:
-        listen(Note(text=f"{text}; so few say little; {_ADVICE}", level="warning"))
+    count = 0 if found is None else found.window_count
     if found is not None:
         found.close()
+    held = "1 window is" if count == 1 else f"{count} windows are"
+    text = f"{held} held out in {run / HELD_OUT_NAME}: no evaluation is on any other"
+    if count >= FEWEST_WINDOWS:
+        return Note(text=text)
+    return Note(text=f"{text}; so few say little; {_ADVICE}", level="warning")
 
 
-def tell_nothing_held_out(val: float, listen: Listener) -> None:
-    """Say that there are no evaluations, and so no best checkpoint."""
-    if val:
-        text = (
-            f"nothing is held out so far, so nothing is evaluated: the files are small; {_ADVICE}"
-        )
-        listen(Note(text=text, level="warning"))
-    else:
-        listen(Note(text="nothing is held out (val = 0 in lowtide.toml), so nothing is evaluated"))
+def no_held_out(val: float) -> Note:
+    """That there are no evaluations, and so no best checkpoint."""
+    if not val:
+        return Note(text="nothing is held out (val = 0 in lowtide.toml), so nothing is evaluated")
+    text = f"nothing is held out so far, so nothing is evaluated: the files are small; {_ADVICE}"
+    return Note(text=text, level="warning")
 
 
 def _held_out_part(manifest: DatasetManifest) -> DatasetManifest:

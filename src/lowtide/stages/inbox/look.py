@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from lowtide.errors import DataError, StorageError
 from lowtide.guard.open_files import FileId, find_written
@@ -23,7 +24,7 @@ from lowtide.settings import SETTINGS_NAME
 from lowtide.source.find_inputs import is_left_out, is_row_file, is_text_file
 from lowtide.source.utf8 import is_encodable
 from lowtide.stages.inbox.ledger import Entry, Ledger
-from lowtide.stages.inbox.prepare import PreparedInbox
+from lowtide.stages.inbox.prepare import Inbox
 from lowtide.storage.fingerprint import fingerprint_file
 
 LOOK_SECONDS = 2.0
@@ -169,26 +170,24 @@ def _is_quiet(found: FoundFile) -> bool:
 
 
 class Intake:
-    """Looks into the folder, and writes into the ledger what is taken; `warn` is told what is unusual."""
+    """Looks into the folder, and writes into the ledger what is taken."""
 
     def __init__(
         self,
-        inbox: PreparedInbox,
+        inbox: Inbox,
         ledger: Ledger,
-        say: Callable[[str], None],
-        warn: Callable[[str], None],
+        tell: Callable[[str, Literal["info", "warning"]], None],
     ) -> None:
         self._ledger = ledger
-        self._say = say
-        self._warn = warn
+        self._tell = tell
         self._scan = FolderScan(
             inbox.folder,
-            marker=inbox.settings.marker,
+            marker=inbox.marker,
             takes_text=inbox.tokenize.examples is None,
             is_known=self._is_known,
         )
-        named = inbox.settings.tokenize
-        self._own = {SETTINGS_NAME, named.template, named.tokenizer}
+        named = (inbox.tokenize.template, inbox.tokenize.tokenizer)
+        self._own = {SETTINGS_NAME, *(Path(name).name for name in named if name)}
         self._told: set[str] = set()
         """Names of which something was said already."""
         self._is_away = False
@@ -203,7 +202,7 @@ class Intake:
             if not patient:
                 raise
             if not self._is_away:
-                self._warn(f"{reason.problem}; it is waited for")
+                self._tell(f"{reason.problem}; it is waited for", "warning")
             self._is_away, self.seen = True, ScanResult()
             return None
         self._is_away = False
@@ -216,7 +215,8 @@ class Intake:
             if self._ledger.knows_content(*known):
                 continue
             if self._ledger.knows_name(found.name):
-                self._warn(f"{found.name} has another content than before: it is a new file")
+                text = f"{found.name} has another content than before: it is a new file"
+                self._tell(text, "warning")
             return self._ledger.take(*known)
         return None
 
@@ -226,8 +226,8 @@ class Intake:
     def _tell_left_alone(self) -> None:
         new = self._scan.left_alone.keys() - self._told - self._own
         for name in sorted(new)[: max(0, _MOST_LEFT_ALONE - len(self._told))]:
-            tell = self._say if is_encodable(name) else self._warn
-            tell(f"{name} is left alone: {self._scan.left_alone[name]}")
+            level: Literal["info", "warning"] = "info" if is_encodable(name) else "warning"
+            self._tell(f"{name} is left alone: {self._scan.left_alone[name]}", level)
         self._told |= new
 
     def _fingerprint(self, found: FoundFile) -> str | None:
@@ -237,7 +237,7 @@ class Intake:
         except DataError as reason:
             if found.name not in self._told:
                 self._told.add(found.name)
-                self._warn(f"{reason.problem}; it is left where it is")
+                self._tell(f"{reason.problem}; it is left where it is", "warning")
             return None
 
 

@@ -10,12 +10,8 @@ import xxhash
 
 from lowtide.memory.budget import Budget
 from lowtide.settings import TokenizeSettings
-from lowtide.stages.inbox.settings import (
-    InboxSettings,
-    naming_the_line,
-    settings_for_model,
-)
-from lowtide.stages.run_source import RunSource, inbox_source
+from lowtide.stages.inbox.settings import InboxSettings, naming_the_line, settings_for_model
+from lowtide.stages.run_source import RunSource, inbox_stream
 from lowtide.stages.settings import runs_jinja
 from lowtide.stages.spend import smallest_budget
 from lowtide.storage.sealed_json import JsonObject
@@ -28,49 +24,46 @@ _MOST_BYTES = GIB
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PreparedInbox:
+class Inbox:
     """A folder that files appear in, and all that decides what becomes of them."""
 
     folder: Path
-    settings: InboxSettings
+    marker: str | None
     tokenize: TokenizeSettings
     source: RunSource
-    vocabulary_size: int
     fingerprint: str
     """Of the tokenizer's content."""
+    vocabulary_size: int
     least_bytes: int
     """The smallest budget that tokenizing a file works with."""
 
     def share_of(self, budget: Budget) -> str:
         """What the process that tokenizes may take, as its `--memory`."""
-        return f"{self.share_bytes(budget)}B"
-
-    def share_bytes(self, budget: Budget) -> int:
-        """The same as a number."""
-        return max(self.least_bytes, min(budget.total_bytes // _SHARE, _MOST_BYTES))
+        return f"{max(self.least_bytes, min(budget.total_bytes // _SHARE, _MOST_BYTES))}B"
 
 
-def prepare_inbox(folder: Path, settings: InboxSettings, *, context: int) -> PreparedInbox:
+def prepare_inbox(folder: Path, settings: InboxSettings, *, context: int) -> Inbox:
     """For a model with windows of `context` tokens. A template or tokenizer that cannot be loaded is a
     UsageError now, and not the fault of every file later."""
     folder = folder.absolute()
     named = settings_for_model(settings, folder, context=context)
+    chat_template = None
     with naming_the_line(folder):
         vocabulary = load_vocabulary(named.tokenizer)
         if named.examples is not None:
-            named = _with_template(named, vocabulary)
-    return PreparedInbox(
+            named, chat_template = _with_template(named, vocabulary)
+    return Inbox(
         folder=folder,
-        settings=settings,
+        marker=settings.marker,
         tokenize=named,
-        source=inbox_source(
-            _record(settings, named, vocabulary),
+        source=RunSource(
+            stream=inbox_stream(_record(settings, named, vocabulary)),
             tokenizer=named.tokenizer,
             fingerprint=vocabulary.fingerprint,
-            chat_template=_chat_template(named, vocabulary),
+            chat_template=chat_template,
         ),
-        vocabulary_size=vocabulary.size,
         fingerprint=vocabulary.fingerprint,
+        vocabulary_size=vocabulary.size,
         least_bytes=smallest_budget(
             vocabulary,
             reads_rows=True,
@@ -80,19 +73,17 @@ def prepare_inbox(folder: Path, settings: InboxSettings, *, context: int) -> Pre
     )
 
 
-def _with_template(named: TokenizeSettings, vocabulary: Vocabulary) -> TokenizeSettings:
-    from lowtide.stages.prepare_examples import read_template, record_template
+def _with_template(
+    named: TokenizeSettings, vocabulary: Vocabulary
+) -> tuple[TokenizeSettings, str | None]:
+    """The settings with the template's text in them, and the template that a run keeps."""
+    from lowtide.stages.prepare_examples import read_template, record_template, template_to_keep
 
     with closing(read_template(named, vocabulary).template) as template:
-        return replace(record_template(named, template), template=named.template)
-
-
-def _chat_template(named: TokenizeSettings, vocabulary: Vocabulary) -> str | None:
+        named = replace(record_template(named, template), template=named.template)
     if named.template_text is None:
-        return None
-    from lowtide.stages.prepare_examples import template_to_keep
-
-    return template_to_keep(named.template_text, named.template_tokens, vocabulary)
+        return named, None
+    return named, template_to_keep(named.template_text, named.template_tokens, vocabulary)
 
 
 def _record(settings: InboxSettings, named: TokenizeSettings, vocabulary: Vocabulary) -> JsonObject:

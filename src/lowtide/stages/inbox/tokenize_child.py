@@ -1,13 +1,11 @@
 """The process that tokenizes one file: `python -m lowtide.stages.inbox.tokenize_child`. It loads no torch.
 
-The request is the first line of standard input, and nothing else is ever written there. When standard input
-closes, the parent is gone and this process exits at once; the next run resumes from the last checkpoint. The
-outcome is the last line of JSON on standard output.
+When standard input closes, the parent is gone and this process exits at once; the next run resumes from the
+last checkpoint.
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import threading
@@ -15,6 +13,7 @@ from dataclasses import asdict, dataclass
 
 import msgspec
 
+from lowtide.child import tell_parent
 from lowtide.errors import DataError, LowtideError, SharedFaultError, UsageError
 from lowtide.events import Event, Note
 from lowtide.settings import TokenizeSettings
@@ -27,7 +26,7 @@ _ABANDONED = 1
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """What the child is request to do."""
+    """What the child is asked to do."""
 
     path: str
     out: str
@@ -57,7 +56,7 @@ def main() -> None:
         report = _prepare(request)
         if not report.kind:
             report = _tokenize(request, should_stop)
-    _say("report", asdict(report))
+    tell_parent(report=asdict(report))
 
 
 def _prepare(request: Request) -> Report:
@@ -136,21 +135,15 @@ def _report(error: LowtideError, *, ends_run: bool) -> Report:
 
 
 def _leave_with_parent() -> None:
-    while os.read(
-        sys.stdin.fileno(), 1
-    ):  # not through the buffer: its lock would be held at our own end
+    # Not through the buffer: its lock would be held at our own end.
+    while os.read(sys.stdin.fileno(), 1):
         pass
     os._exit(_ABANDONED)
 
 
 def _tell(event: Event) -> None:
     if isinstance(event, Note) and event.level == "warning":
-        _say("note", asdict(event))
-
-
-def _say(what: str, value: object) -> None:
-    sys.stdout.write(json.dumps({what: value}) + "\n")
-    sys.stdout.flush()
+        tell_parent(note=asdict(event))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from lowtide.memory.limits import LimitCandidate, MemoryLimit
 from lowtide.model.shape import find_shape
 from lowtide.plan.machine import choose_machine
 from lowtide.settings import Recipe, TrainRequest
-from lowtide.stages.choose_run import check_fit, choose_run
+from lowtide.stages.resolve_run import check_fit, resolve_run
 from lowtide.training.settings import TrainSettings
 from lowtide.training.time_steps import time_steps
 from lowtide.units import GIB, parse_bytes
@@ -94,7 +94,7 @@ def test_tokens_of_a_step_are_rounded_as_in_a_plan(tmp_path: Path) -> None:
     data = make_tokens(tmp_path / "tokens")
     plan = write_plan(tmp_path / "plan.toml", make_settings(data))
     asked = TrainRequest(plan=plan, batch_tokens=70)
-    chosen = choose_run(data, tmp_path / "run", asked, restart=False, slurm={})
+    chosen = resolve_run(data, tmp_path / "run", asked, restart=False, environment={})
     assert chosen.settings.batch_tokens == 64
 
 
@@ -130,7 +130,7 @@ def test_on_a_cpu_a_smaller_micro_batch_is_advised_and_fits(
             memory=memory,
             recipe=taken,
         )
-        chosen = choose_run(large, tmp_path / "run", asked, restart=False, slurm={})
+        chosen = resolve_run(large, tmp_path / "run", asked, restart=False, environment={})
         assert chosen.settings.micro_batch == micro_batch
 
 
@@ -164,8 +164,13 @@ def test_on_a_cpu_a_run_that_nobody_sized_ends_within_the_hour(
 ) -> None:
     asked = timed(monkeypatch, flops)
     speeds = tmp_path / "speeds.json"
-    chosen = choose_run(
-        large, tmp_path / "run", TrainRequest(device="cpu"), restart=False, slurm={}, speeds=speeds
+    chosen = resolve_run(
+        large,
+        tmp_path / "run",
+        TrainRequest(device="cpu"),
+        restart=False,
+        environment={},
+        speeds=speeds,
     )
     assert chosen.settings.model in asked
     assert chosen.speed is not None
@@ -174,8 +179,13 @@ def test_on_a_cpu_a_run_that_nobody_sized_ends_within_the_hour(
     assert chosen.hours is not None
     assert 0.2 < chosen.hours < 0.65  # evaluations, too; the hour is for a machine half as fast
     timed_first = asked[:]
-    again = choose_run(
-        large, tmp_path / "run", TrainRequest(device="cpu"), restart=False, slurm={}, speeds=speeds
+    again = resolve_run(
+        large,
+        tmp_path / "run",
+        TrainRequest(device="cpu"),
+        restart=False,
+        environment={},
+        speeds=speeds,
     )
     assert again == chosen
     assert asked == timed_first
@@ -188,8 +198,13 @@ def test_speeds_that_cannot_be_remembered_are_used_all_the_same(
     asked = timed(monkeypatch, 2e10)
     (tmp_path / "a file").touch()
     speeds = None if place is None else tmp_path / place
-    chosen = choose_run(
-        large, tmp_path / "run", TrainRequest(device="cpu"), restart=False, slurm={}, speeds=speeds
+    chosen = resolve_run(
+        large,
+        tmp_path / "run",
+        TrainRequest(device="cpu"),
+        restart=False,
+        environment={},
+        speeds=speeds,
     )
     assert chosen.settings.model in asked
     assert len(asked) == len(set(asked))
@@ -205,8 +220,13 @@ def test_on_a_cpu_no_more_windows_at_a_time_are_taken_than_make_it_faster(
 ) -> None:
     timed(monkeypatch, 1e11)
     asked = TrainRequest(device="cpu", model="gpt2", context=256)
-    chosen = choose_run(
-        large, tmp_path / "run", asked, restart=False, slurm={}, speeds=tmp_path / "speeds.json"
+    chosen = resolve_run(
+        large,
+        tmp_path / "run",
+        asked,
+        restart=False,
+        environment={},
+        speeds=tmp_path / "speeds.json",
     )
     assert chosen.settings.micro_batch * 256 <= 1024
     assert chosen.settings.recipe == "fast"
@@ -226,11 +246,11 @@ def test_the_budget_decides_what_fits_on_a_cpu_and_the_advice_works(
     monkeypatch.setattr("lowtide.plan.machine.find_spec", lambda _: torchao)
     asked = TrainRequest(device="cpu", model=model, memory=memory, steps=5)
     with pytest.raises(DoesNotFitError) as refused:
-        choose_run(large, tmp_path / "run", asked, restart=False, slurm={})
+        resolve_run(large, tmp_path / "run", asked, restart=False, environment={})
     advised = re.search(r"`--memory (\S+)`", refused.value.remedy)
     assert advised
     asked = replace(asked, memory=advised[1])
-    chosen = choose_run(large, tmp_path / "run", asked, restart=False, slurm={})
+    chosen = resolve_run(large, tmp_path / "run", asked, restart=False, environment={})
     assert sum(chosen.ram_needs.values()) <= parse_bytes(advised[1])
 
 
@@ -253,12 +273,12 @@ def test_where_the_default_leaves_nothing_it_is_named_and_the_advice_works(
     else:
         data, asked = large, TrainRequest(device="cpu", model="gpt2-mini", steps=5)
     with pytest.raises(DoesNotFitError) as refused:
-        choose_run(data, tmp_path / "run", asked, restart=False, slurm={})
+        resolve_run(data, tmp_path / "run", asked, restart=False, environment={})
     assert "a quarter of the memory free" in refused.value.problem
     advised = re.search(r"^pass `--memory (\S+)`", refused.value.remedy)
     assert advised
     asked = replace(asked, memory=advised[1])
-    chosen = choose_run(data, tmp_path / "run", asked, restart=False, slurm={})
+    chosen = resolve_run(data, tmp_path / "run", asked, restart=False, environment={})
     assert sum(chosen.ram_needs.values()) <= parse_bytes(advised[1])
 
 
@@ -268,7 +288,7 @@ def test_more_memory_than_is_free_is_not_advised(
     have_little_free(monkeypatch, GIB)
     asked = TrainRequest(device="cpu", model="gpt2", steps=5)
     with pytest.raises(DoesNotFitError) as refused:
-        choose_run(large, tmp_path / "run", asked, restart=False, slurm={})
+        resolve_run(large, tmp_path / "run", asked, restart=False, environment={})
     assert refused.value.remedy.startswith("run where `--memory")
 
 
@@ -279,9 +299,9 @@ def test_without_torchao_the_leanest_recipe_is_not_planned(
     asked = TrainRequest(device="cpu", model="gpt2", memory="2400MiB", steps=5)
     monkeypatch.setattr("lowtide.plan.machine.find_spec", lambda _: None)
     with pytest.raises(DoesNotFitError):
-        choose_run(large, tmp_path / "run", asked, restart=False, slurm={})
+        resolve_run(large, tmp_path / "run", asked, restart=False, environment={})
     monkeypatch.setattr("lowtide.plan.machine.find_spec", lambda _: "found")
-    chosen = choose_run(large, tmp_path / "run", asked, restart=False, slurm={})
+    chosen = resolve_run(large, tmp_path / "run", asked, restart=False, environment={})
     assert chosen.settings.recipe == "leanest"
 
 
@@ -296,7 +316,7 @@ def test_more_than_a_week_is_refused_unless_it_is_accepted(
         started.append("tried")
         raise UsageError("enough", remedy="none")
 
-    monkeypatch.setattr("lowtide.stages.start_run.smoke", smoke)
+    monkeypatch.setattr("lowtide.stages.train.smoke", smoke)
     words = ("train", large, "--out", tmp_path / "run", "--device", "cpu", "--model", "gpt2-pico")
     assert call(capsys, *words).code == 3
     assert started == []
