@@ -300,3 +300,14 @@ def test_a_run_with_nothing_left_to_read_has_a_peak(tmp_path: Path) -> None:
     resumed = tokenize([tmp_path / "a.txt"], out)
     assert not resumed.already_done
     assert resumed.peak_private_bytes > 0
+
+
+def test_an_export_obeys_a_stop_file_and_is_done_once(
+    capsys: Capsys, dataset: Path, tmp_path: Path
+) -> None:
+    command = ("export", dataset, "--to", "llmc", "--out", tmp_path / "out")
+    stop_after_a_block(capsys, *command)
+    assert not (tmp_path / "out").exists()
+    assert call(capsys, *command, "--json").json["already_done"] is False
+    assert call(capsys, *command, "--json").json["already_done"] is True
+    assert call(capsys, "verify", tmp_path / "out").code == 0
