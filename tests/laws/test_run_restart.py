@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from lowtide.errors import LowtideError, UsageError
-from lowtide.events import Event, Saved, Stepped
+from lowtide.errors import LowtideError, StoppedError, UsageError
+from lowtide.events import Event, Saved, Stepped, StopReason
 from lowtide.journal import LOG_NAME
 from lowtide.stages import open_run, replace_run
 from lowtide.stages.train import train
@@ -87,6 +87,24 @@ def test_a_new_run_with_a_checkpoint_has_replaced_the_old_one(
         run_heard(desk.run, settings, restart=True)
     assert [step_of(one) for one in find_checkpoints(desk.run)] == [3]
     assert not list(desk.run.rglob(".replaced"))
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_stop_while_a_run_starts_changes_nothing(desk: Desk, restart: bool) -> None:
+    """Asked for at any of the looks before the first step, by a signal or a file."""
+    for looks in range(3):
+        asked: list[StopReason | None] = [None] * looks + ["terminated"]
+        with pytest.raises(StoppedError):
+            train(
+                desk.run,
+                replace(desk.settings, steps=12),
+                restart=restart,
+                should_stop=lambda asked=asked: asked.pop(0) if asked else None,
+            )
+        assert desk.all_files() == desk.before
+    with pytest.raises(StoppedError):
+        train(desk.run / "new", desk.settings, should_stop=lambda: "interrupted")
+    assert not (desk.run / "new").exists()
 
 
 @pytest.mark.slow

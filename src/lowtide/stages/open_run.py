@@ -79,9 +79,11 @@ def open_run(
         if should_stop is None:
             should_stop = stack.enter_context(listen_for_stops())
         stack.enter_context(joined(ranks, settings.device))
+        _leave_if_asked(folder, should_stop, ranks)
         load = weights.load if weights and ranks.leads else None
         model = build_model(settings, device, load=load)
         optimizer = make_optimizer(model, settings)
+        _leave_if_asked(folder, should_stop, ranks)
         if not ranks.leads:
             listen = ignore
         else:
@@ -89,6 +91,7 @@ def open_run(
             listen = stack.enter_context(
                 _hold_folder(folder, settings, source, digest, restart=restart, listen=listen)
             )
+        _leave_if_asked(folder, should_stop, ranks)
         wait_for_all()
         state = load_newest(folder, model, optimizer)
         if weights:
@@ -108,6 +111,18 @@ def open_run(
             write_sample=Sampler(folder / TOKENIZER, settings.seed),
             peak_flops=peak_flops,
         )
+
+
+def _leave_if_asked(folder: Path, should_stop: ShouldStop, ranks: Ranks) -> None:
+    """StoppedError while a run starts: nothing is done yet that a checkpoint would hold.
+
+    Several ranks leave together, after a step: one that left now would keep the others waiting.
+    """
+    if ranks.world_size > 1:
+        return
+    stop = out_folder.find_stop(folder, should_stop())
+    if stop is not None:
+        raise stop.error("while the run started")
 
 
 def _refuse_early(
