@@ -101,7 +101,7 @@ class Setting:
     sample: object = None
     """A value for `lowtide config`, where there is no fixed default."""
     milder: bool = False
-    """Whether "fail" may become another value when a run is resumed: it has met nothing bad so far."""
+    """Whether "fail" may become another value, and a limit a larger one, when a run is resumed."""
     gives_way_to: tuple[str, ...] = ()
     """Flags that contradict it: beside one of them the value in `lowtide.toml` is not used."""
     used_if: Callable[[Chosen], bool] | None = None
@@ -296,6 +296,15 @@ class TokenizeSettings:
         "fail",
         help=_BAD_TEXT_HELP,
         group="input",
+        milder=True,
+    )
+    max_bad: int | None = setting(
+        None,
+        help="Stop if more documents or rows than this are left out because of their text.",
+        group="input",
+        kind="count",
+        left_open="no limit",
+        sample=1000,
         milder=True,
     )
     special_in_text: SpecialInText = setting(
@@ -667,13 +676,21 @@ SettingsT = TypeVar("SettingsT", TokenizeSettings, TokenizerSettings)
 
 
 def loosen(before: SettingsT, now: SettingsT, *, but: tuple[str, ...] = ()) -> SettingsT:
-    """`before` with the policies that were "fail" and are milder `now`, but for those named.
+    """`before` with the policies that were "fail" or a limit and are milder `now`, but for those named.
 
-    Such a run has met nothing bad so far: resuming comes to the same bytes as having begun so.
+    Such a run has met nothing that was refused: resuming comes to the same bytes as having begun so.
     """
     milder = {
         one.name: getattr(now, one.name)
         for one in declared_settings(type(before))
-        if one.setting.milder and one.name not in but and getattr(before, one.name) == "fail"
+        if one.setting.milder
+        and one.name not in but
+        and _is_milder(getattr(before, one.name), getattr(now, one.name))
     }
     return replace(before, **milder)
+
+
+def _is_milder(before: object, now: object) -> bool:
+    if isinstance(before, int):
+        return now is None or (isinstance(now, int) and now > before)
+    return before == "fail"

@@ -428,6 +428,22 @@ def test_a_milder_policy_goes_on_where_the_strict_one_stopped(
     assert bytes_of(job.out) == bytes_of(fresh.out)
 
 
+def test_more_bad_rows_than_allowed_stop_the_run_and_a_larger_limit_resumes_it(
+    capsys: Capsys, tmp_path: Path
+) -> None:
+    rows = [json.dumps({"text": row}) if number % 5 else "{" for number, row in enumerate(ROWS)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\n".join(rows))
+    job = Job(capsys, tmp_path / "out", path)
+    job.fails("--bad-text", "skip", "--max-bad", "9", code=1, naming="left out")
+    job.fails("--bad-text", "skip", "--max-bad", "9", code=1, naming="left out")
+    job.fails("--bad-text", "skip", "--max-bad", "8", code=2, naming="max-bad")
+    assert job.run("--bad-text", "skip", "--max-bad", "10").code == 0
+    whole = Job(capsys, tmp_path / "whole", path)
+    assert whole.run("--bad-text", "skip", "--max-bad", "10").code == 0
+    assert bytes_of(job.out) == bytes_of(whole.out)
+
+
 def test_a_text_that_was_begun_cannot_be_skipped_but_replaced(
     capsys: Capsys, tmp_path: Path
 ) -> None:

@@ -162,7 +162,19 @@ class ShardRun:
                 due = self.take(encoded)
                 watch.after_block(checkpoint_is_due=due)
             watch.after_all()
+        self._refuse_too_many_bad()  # also of a run that was resumed behind them
         self._refuse_nothing()
+
+    def _refuse_too_many_bad(self) -> None:
+        """DataError if more was left out than `--max-bad` allows."""
+        limit, counts = self._prepared.settings.max_bad, self.counts
+        if limit is not None and counts.bad_count > limit:
+            raise DataError(
+                f"{format_count(counts.bad_count)} documents or rows were left out, more than {limit}; the "
+                f"first because {counts.bad[0].reason}",
+                remedy="pass a larger `--max-bad` and the same command resumes; or correct the input and pass "
+                "`--restart`",
+            )
 
     def _refuse_nothing(self) -> None:
         """DataError if there was no text, or no token to learn."""
@@ -227,6 +239,7 @@ class ShardRun:
             examples=encoded.examples,
         )
         self._whole = True
+        self._refuse_too_many_bad()
         unstored_tokens = self.counts.tokens - self._stored_tokens
         # Half a shard, whatever the format: with the block that crosses the line, a crash repeats less than one
         # shard, unless a single block holds half a shard.
