@@ -44,7 +44,7 @@ _STRETCH_SHARE = 0.25
 """The most of its stretch that a sample reaches over: where rows are sorted, those behind are others."""
 _HELD_BLOCKS = 2
 """The most that samples may take, in blocks per sample: rows may be far longer than a block."""
-_COUNTED_PLACES, _COUNTED_BYTES = 1024, 16 * KIB
+_COUNTED_PLACES, _COUNTED_BYTES = 2048, 16 * KIB
 """Documents are counted by what separates them, at more places than text is read: where they are sorted by
 length, a small share of the text may hold most of them."""
 
