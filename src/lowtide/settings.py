@@ -86,12 +86,12 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is declared of a setting beside its name, type and default."""
+    """What is declared of a setting; its name and what follows from its type are found later."""
 
     help: str
     group: Group
-    kind: Kind | None = None
-    """None: as the type says: a choice for a Literal, a switch for a bool, text for the rest."""
+    kind: Kind = "text"
+    """How the value is written. Literals are choices and bools are switches without being declared so."""
     takes: str | None = None
     """What `--help` shows in place of the value, such as NAME."""
     shown: str | None = None
@@ -108,6 +108,17 @@ class Setting:
     """Whether it has a meaning beside the other values; elsewhere the value in `lowtide.toml` is not used."""
     command_line_only: str | None = None
     """Why it may not stand in `lowtide.toml`."""
+    name: str = ""
+    default: object = None
+    choices: tuple[str, ...] = ()
+    """Empty where any value may stand."""
+    is_many: bool = False
+    """Whether it takes several values."""
+
+    @property
+    def flag(self) -> str:
+        """Its name on the command line."""
+        return f"--{self.name.replace('_', '-')}"
 
 
 def _declaring(declare: Callable[_P, Setting]) -> Callable[Concatenate[_T, _P], _T]:
@@ -122,47 +133,23 @@ setting = _declaring(Setting)
 """Declare a field of a settings class: its default, and what `Setting` has."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Declared:
-    """A setting with its name, its default and its choices."""
-
-    name: str
-    default: object
-    setting: Setting
-    choices: tuple[str, ...]
-    """Empty where any value may stand."""
-    is_many: bool
-    """Whether it takes several values."""
-
-    @property
-    def flag(self) -> str:
-        """Its name on the command line."""
-        return f"--{self.name.replace('_', '-')}"
-
-    @property
-    def kind(self) -> Kind:
-        """How the value is written."""
-        if self.setting.kind is not None:
-            return self.setting.kind
-        if self.choices:
-            return "choice"
-        return "switch" if isinstance(self.default, bool) else "text"
-
-
-def declared_settings(of: type[DataclassInstance]) -> tuple[Declared, ...]:
+def declared_settings(of: type[DataclassInstance]) -> tuple[Setting, ...]:
     """The settings that a class declares, in their order."""
     hints = get_type_hints(of)
     found = []
     for one in fields(of):
         if "setting" in one.metadata:
+            declared: Setting = one.metadata["setting"]
             parts = _parts_of(hints[one.name])
             literal = next((part for part in parts if get_origin(part) is Literal), None)
+            kind: Kind = "switch" if bool in parts else declared.kind
             found.append(
-                Declared(
+                replace(
+                    declared,
+                    kind=kind if literal is None else "choice",
                     name=one.name,
                     default=one.default,
-                    setting=one.metadata["setting"],
-                    choices=get_args(literal) if literal is not None else (),
+                    choices=() if literal is None else get_args(literal),
                     is_many=any(get_origin(part) is tuple for part in parts),
                 )
             )
@@ -173,7 +160,7 @@ def _parts_of(hint: Any) -> tuple[Any, ...]:
     return get_args(hint) if get_origin(hint) in (Union, types.UnionType) else (hint,)
 
 
-def check_choices(declared: Iterable[Declared], values: Chosen) -> None:
+def check_choices(declared: Iterable[Setting], values: Chosen) -> None:
     """UsageError for a value that is not one of its setting's choices."""
     for one in declared:
         value = values.get(one.name)
@@ -683,7 +670,7 @@ def loosen(before: SettingsT, now: SettingsT, *, but: tuple[str, ...] = ()) -> S
     milder = {
         one.name: getattr(now, one.name)
         for one in declared_settings(type(before))
-        if one.setting.milder
+        if one.milder
         and one.name not in but
         and _is_milder(getattr(before, one.name), getattr(now, one.name))
     }

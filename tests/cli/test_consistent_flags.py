@@ -7,7 +7,7 @@ from collections import defaultdict
 import click
 import pytest
 
-from lowtide.cli.choices import COUNT, SEED, SHARE, SizeType
+from lowtide.cli.choices import COUNT, SEED, SHARE, SIZE, SIZE_OR_SHARE
 from lowtide.cli.main import cli
 
 OPTIONS = [
@@ -26,8 +26,8 @@ COUNTED = {"--workers", "--step", "--steps", "--min-frequency", "--context", "--
 
 def kind_of(option: click.Option) -> object:
     kind = option.type
-    if isinstance(kind, SizeType):  # of what a share would be, not every command knows
-        return SizeType
+    if kind is SIZE_OR_SHARE:  # of what a share would be, not every command knows
+        return (type(SIZE), vars(SIZE))
     return tuple(kind.choices) if isinstance(kind, click.Choice) else (type(kind), vars(kind))
 
 

@@ -45,7 +45,7 @@ Captured = pytest.CaptureFixture[str]
         ("tokenize a", "missing option '--out'", "`lowtide tokenize corpus --out tokens`"),
         ("export d --out o", "Choose from: npy, nanogpt", "for example `lowtide export tokens"),
         ("completion", "Choose from: bash, zsh, fish", "see `lowtide completion --help`"),
-        ("tokenize a --out o --val x", "'x' is not a share; write it as 0.05 or as 5%", "see"),
+        ("tokenize a --out o --val x", "'x' is not a share", "write it as 0.05 or as 5%"),
         ("tokenize a --out o --workers -1", "'--workers': -1 is below zero", "such as 10"),
         ("plan d --vram 12", "'--vram': '12' is not a size", "write a number and a unit"),
         ("plan d --vram 50%", "'--vram': '50%' is not a size", "write a number and a unit"),

@@ -36,7 +36,7 @@ from lowtide.stages.folder import RUN as RUN_FOLDER
 from lowtide.stages.folder import check_folder
 from lowtide.stages.resolve_run import ResolvedRun
 from lowtide.stages.smoke import ChildReport, _judge, _shortened, run_child, smoke
-from lowtide.stages.train import smoke_lines, start_training
+from lowtide.stages.train import start_training
 from lowtide.training.run_results import SmokeReport, TrainResult
 from lowtide.units import MIB, format_count
 from tests.training.small_runs import SHAPE, VOCABULARY, Heard, make_settings, make_tokens
@@ -107,7 +107,7 @@ def test_speed_is_compared_with_the_peak_of_the_card() -> None:
     run = replace(RUN, peak_flops=4 * rate * SHAPE.flops_per_token)
     report = _judge(run, _shortened(SETTINGS), FOUND)
     assert report.mfu == pytest.approx(0.25)
-    assert "25% of the card's peak" in smoke_lines(report, 3)[0]
+    assert dict(report.rows())["MFU"].startswith("25% ")
     assert _judge(RUN, _shortened(SETTINGS), FOUND).mfu is None
 
 
@@ -119,7 +119,7 @@ def test_lines_say_how_large_the_tried_steps_were_where_they_were_smaller(
         settings = replace(SETTINGS, batch_tokens=windows * SHAPE.context)
         report = _judge(replace(RUN, settings=settings), _shortened(settings), FOUND)
         show_smoke(report, as_json=False)
-        for text in (*smoke_lines(report, 3)[:2], capsys.readouterr().out):
+        for text in (dict(report.rows())["step"], capsys.readouterr().out):
             assert (f" {small} instead of" in text) == shows_it
         show_smoke(report, as_json=True)
         told = json.loads(capsys.readouterr().out)["smoke"]
@@ -302,5 +302,5 @@ def test_a_run_that_overflows_at_once_is_reported_and_leaves_nothing(
     assert report.serious
     assert any("skipped" in one for one in report.notes)
     assert any("does not fall" in one for one in report.problems)
-    assert smoke_lines(report, settings.micro_batch)
+    assert report.rows()
     assert list(tmp_path.iterdir()) == []

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import click
 
 from lowtide.errors import UsageError
-from lowtide.settings import Declared, Group, Kind, TokenizerName, declared_settings
+from lowtide.settings import Group, Kind, Setting, TokenizerName, declared_settings
 from lowtide.storage.paths import as_path
 from lowtide.units import parse_bytes, parse_count
 
@@ -17,13 +17,9 @@ if TYPE_CHECKING:
     from _typeshed import DataclassInstance
     from click.shell_completion import CompletionItem
 
-    _IntType = click.ParamType[int]
-    _TextType = click.ParamType[str]
-    _FloatType = click.ParamType[float]
+    _AnyType = click.ParamType[Any]
 else:
-    _IntType = click.ParamType  # click 8.1's takes no type
-    _TextType = click.ParamType
-    _FloatType = click.ParamType
+    _AnyType = click.ParamType  # click 8.1's takes no type
 
 
 _Command = TypeVar("_Command", bound=Callable[..., Any] | click.Command)
@@ -41,105 +37,81 @@ class BadValue(click.BadParameter):
         self.remedy = error.remedy
 
 
-class CountType(_IntType):
+class Parsed(_AnyType):
+    """A value that a function reads out of text; when it refuses, its remedy is told."""
+
+    def __init__(self, name: str, parse: Callable[[str], object]) -> None:
+        self.name = name
+        self._parse = parse
+
+    def convert(
+        self, value: object, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            return self._parse(value)
+        except UsageError as error:
+            raise BadValue(error, param, ctx) from error
+
+
+def _parse_count(text: str) -> int:
     """`100M`, `250k`, `4096`."""
-
-    name = "count"
-
-    def convert(
-        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            if _BELOW_ZERO.match(value):
-                raise UsageError(
-                    f"{value} is below zero", remedy="write a number such as 10 or 10k"
-                )
-            return parse_count(value)
-        except UsageError as error:
-            raise BadValue(error, param, ctx) from error
+    if _BELOW_ZERO.match(text):
+        raise UsageError(f"{text} is below zero", remedy="write a number such as 10 or 10k")
+    return parse_count(text)
 
 
-class SizeType(_TextType):
-    """`512MiB`, `6GB`, and with `share` also `50%`; stays text, for the command knows of what it is a share."""
-
-    name = "size"
-
-    def __init__(self, *, share: bool) -> None:
-        self._share = share
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            if not (self._share and _SHARE.fullmatch(value)):
-                parse_bytes(value)
-        except UsageError as error:
-            raise BadValue(error, param, ctx) from error
-        return value
+def _check_size(text: str) -> str:
+    """`512MiB`, `6GB`; stays text."""
+    parse_bytes(text)
+    return text
 
 
-class ShareType(_FloatType):
+def _check_size_or_share(text: str) -> str:
+    """`6GB` or `50%`; stays text, for the command knows of what it is a share."""
+    return text if _SHARE.fullmatch(text) else _check_size(text)
+
+
+def _parse_share(text: str) -> float:
     """`0.05` or `5%`; whether such a share can be taken is for the command to say."""
-
-    name = "share"
-
-    def convert(
-        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
-    ) -> float:
-        try:
-            if isinstance(value, str) and _SHARE.fullmatch(value):
-                return float(value.strip().removesuffix("%")) / 100
-            return float(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a share; write it as 0.05 or as 5%", param, ctx)
+    try:
+        if _SHARE.fullmatch(text):
+            return float(text.strip().removesuffix("%")) / 100
+        return float(text)
+    except ValueError as cause:
+        problem = f"{text!r} is not a share"
+        raise UsageError(problem, remedy="write it as 0.05 or as 5%") from cause
 
 
-class SeedType(_IntType):
+def _parse_seed(text: str) -> int:
     """Any whole number that torch takes, and room to count on from it."""
-
-    name = "integer"
-
-    def convert(
-        self, value: str | int, param: click.Parameter | None, ctx: click.Context | None
-    ) -> int:
-        try:
-            number = int(value)
-        except ValueError:
-            self.fail(f"{value!r} is not a whole number", param, ctx)
-        if not abs(number) < 1 << 62:
-            self.fail(f"{str(value)[:20]}… is too large for a seed", param, ctx)
-        return number
+    try:
+        number = int(text)
+    except ValueError as cause:
+        problem = f"{text!r} is not a whole number"
+        raise UsageError(problem, remedy="write one such as 7") from cause
+    if not abs(number) < 1 << 62:
+        raise UsageError(f"{text[:20]}… is too large for a seed", remedy="write a smaller number")
+    return number
 
 
-class SizesType(click.ParamType):  # type: ignore[type-arg]
+def _parse_sizes(text: str) -> tuple[int, ...]:
     """`8000,16000,32k`."""
-
-    name = "sizes"
-
-    def convert(
-        self,
-        value: str | tuple[int, ...],
-        param: click.Parameter | None,
-        ctx: click.Context | None,
-    ) -> tuple[int, ...]:
-        if isinstance(value, tuple):
-            return value
-        return tuple(COUNT.convert(part.strip(), param, ctx) for part in value.split(","))
+    return tuple(_parse_count(part.strip()) for part in text.split(","))
 
 
-class PlaceType(_TextType):
+def _check_path(text: str) -> str:
+    as_path(text)
+    return text
+
+
+class PlaceType(Parsed):
     """A path, which a shell completes. Whether it is there is for the command to say."""
 
     def __init__(self, kind: Literal["file", "dir"]) -> None:
-        self.name = "path"
+        super().__init__("path", _check_path)
         self._kind = kind
-
-    def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            as_path(value)
-        except UsageError as error:
-            raise BadValue(error, param, ctx) from error
-        return value
 
     def shell_complete(
         self,
@@ -152,10 +124,8 @@ class PlaceType(_TextType):
         return [CompletionItem(incomplete, type=self._kind)]
 
 
-class TokenizerType(_TextType):
+class TokenizerType(PlaceType):
     """A name or a path; a shell completes both."""
-
-    name = "text"
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -165,7 +135,7 @@ class TokenizerType(_TextType):
         known = [name for name in TOKENIZERS if name.startswith(incomplete)]
         if known:
             return [CompletionItem(name) for name in known]
-        return FILE.shell_complete(ctx, param, incomplete)
+        return super().shell_complete(ctx, param, incomplete)
 
 
 class Option(click.Option):
@@ -201,18 +171,18 @@ class OutOption(Option):
 
 ASKED_ONCE = "it is asked for once"
 TOKENIZERS = ("gpt2", "cl100k_base", "o200k_base")
-COUNT = CountType()
-SIZE = SizeType(share=False)
-SHARE = ShareType()
-SIZE_OR_SHARE = SizeType(share=True)
+COUNT = Parsed("count", _parse_count)
+SIZE = Parsed("size", _check_size)
+SHARE = Parsed("share", _parse_share)
+SIZE_OR_SHARE = Parsed("size", _check_size_or_share)
 FILE = PlaceType("file")
 """A file, or a folder: a shell offers both."""
 FOLDER = PlaceType("dir")
-TOKENIZER = TokenizerType()
+TOKENIZER = TokenizerType("file")
 PID = click.IntRange(1, 2**31 - 1)
 DEVICE = click.Choice(["cuda", "cpu"])
-SIZES = SizesType()
-SEED = SeedType()
+SIZES = Parsed("sizes", _parse_sizes)
+SEED = Parsed("integer", _parse_seed)
 FORMAT = click.Choice(["npy", "nanogpt", "llmc", "megatron"])
 EXPORTS = click.Choice([*FORMAT.choices, "huggingface"])
 WINDOWS = click.Choice(["contiguous", "document"])
@@ -283,31 +253,30 @@ def setting_options(
     return add
 
 
-def _flag_of(one: Declared) -> Callable[[_Command], _Command]:
-    declared = one.setting
-    default = one.default if declared.shown is None else declared.shown
-    told = declared.help
-    if declared.left_open is not None:
-        default, told = None, f"{told}  [default: {declared.left_open}]"
+def _flag_of(one: Setting) -> Callable[[_Command], _Command]:
+    default = one.default if one.shown is None else one.shown
+    told = one.help
+    if one.left_open is not None:
+        default, told = None, f"{told}  [default: {one.left_open}]"
     return click.option(
         one.flag,
         cls=Option,
-        group=declared.group,
+        group=one.group,
         type=click.Choice(one.choices) if one.kind == "choice" else _TYPES[one.kind],
-        metavar=declared.takes,
+        metavar=one.takes,
         is_flag=one.kind == "switch",
         multiple=one.is_many and one.kind == "text",
         default=default,
         show_default=default is not None,
         help=told,
-        sample=declared.sample,
-        gives_way_to=declared.gives_way_to,
-        used_if=declared.used_if,
-        command_line_only=declared.command_line_only,
+        sample=one.sample,
+        gives_way_to=one.gives_way_to,
+        used_if=one.used_if,
+        command_line_only=one.command_line_only,
     )
 
 
-_TYPES: Mapping[Kind, click.ParamType[Any] | None] = {
+_TYPES: Mapping[Kind, _AnyType | None] = {
     "text": click.STRING,
     "count": COUNT,
     "number": click.FLOAT,

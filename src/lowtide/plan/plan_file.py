@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from dataclasses import MISSING, fields
 from pathlib import Path
@@ -134,15 +135,7 @@ def _recipe_reason(recipe: str) -> str:
 
 
 def _toml(value: object) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-        return (
-            '"'
-            + "".join(c if c >= " " and c != "\x7f" else f"\\u{ord(c):04x}" for c in escaped)
-            + '"'
-        )
-    if isinstance(value, float):
-        return repr(value)
-    return f"{value:_}" if isinstance(value, int) and value >= 10_000 else str(value)
+    """JSON's numbers, texts, true and false are TOML's too, but for one character."""
+    if isinstance(value, int) and value >= 10_000:
+        return f"{value:_}"
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")

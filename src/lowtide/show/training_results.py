@@ -102,22 +102,7 @@ def show_smoke(report: SmokeReport, *, as_json: bool) -> None:
     if as_json:
         print_json({"smoke": report})
         return
-    rows = [
-        ("loss", f"{report.first_loss:.3f} at first, {report.last_loss:.3f} in the end (measured)"),
-        ("step", f"{1000 * report.step_seconds:,.0f} ms (measured on {report.tried_steps})"),
-        ("speed", f"{format_count(round(report.tokens_per_second))} tokens a second (measured)"),
-        ("whole run", f"{format_seconds(3600 * report.hours)} at that speed (predicted)"),
-        ("checkpoint", f"{format_seconds(report.checkpoint_seconds)} (measured)"),
-        ("at a time", f"{report.micro_batch} windows"),
-    ]
-    if report.mfu is not None:
-        rows.insert(3, ("MFU", f"{report.mfu:.0%} of the card's own peak"))
-    if report.gpu_bytes is not None:
-        predicted = report.predicted_gpu_bytes
-        beside = f", {format_bytes(predicted)} predicted" if predicted else ""
-        rows.append(("GPU memory", f"{format_bytes(report.gpu_bytes)} (measured){beside}"))
-    rows.append(("verdict", "; ".join(report.problems) or "all is as it should be"))
-    print_rows(rows)
+    print_rows(report.rows())
 
 
 def show_trained(run: TrainResult, settings: TrainSettings, *, as_json: bool) -> None:

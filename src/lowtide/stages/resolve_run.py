@@ -117,51 +117,52 @@ def resolve_run(
 
 def _refuse_contradictions(data: str | Path | None, asked: TrainRequest) -> None:
     """UsageError for what cannot be asked for together, or at all."""
-    if asked.inbox is not None:
-        _refuse_for_inbox(data, asked)
-    elif data is None:
-        raise UsageError(
+    inbox, steps, epochs = asked.inbox, asked.steps, asked.epochs
+    for is_asked, problem, remedy in (
+        (
+            data is None and inbox is None,
             "there is nothing to train on",
-            remedy="name DATA, such as the `--out` of `lowtide tokenize`, or pass `--inbox FOLDER`",
-        )
-    elif asked.until_empty:
-        raise UsageError("DATA has an end of its own", remedy="leave `--until-empty` out")
-    if asked.steps is not None and asked.epochs is not None:
-        raise UsageError(
-            f"{asked.steps} steps and {asked.epochs:g} epochs both say where the run ends",
-            remedy="pass `--steps` or `--epochs`, not both",
-        )
-    if asked.epochs is not None and not 0 < asked.epochs < _MOST_EPOCHS:
-        raise UsageError(
-            f"{asked.epochs} epochs cannot be run",
-            remedy="pass a number above 0",
-            setting="epochs",
-            value=3,
-        )
-
-
-def _refuse_for_inbox(data: str | Path | None, asked: TrainRequest) -> None:
-    if data is not None:
-        raise UsageError(
-            f"both {data} and the inbox {asked.inbox} are to be trained on",
-            remedy="name DATA or pass `--inbox`, not both",
-        )
-    if asked.smoke:
-        raise UsageError(
+            "name DATA, such as the `--out` of `lowtide tokenize`, or pass `--inbox FOLDER`",
+        ),
+        (
+            data is not None and inbox is not None,
+            f"both {data} and the inbox {inbox} are to be trained on",
+            "name DATA or pass `--inbox`, not both",
+        ),
+        (
+            inbox is not None and asked.smoke,
             "--smoke needs DATA: an inbox has no data yet",
-            remedy="leave `--smoke` out, or name DATA",
-        )
-    if asked.steps is not None:
-        raise UsageError(
+            "leave `--smoke` out, or name DATA",
+        ),
+        (
+            inbox is not None and steps is not None,
             "an inbox has no last step",
-            remedy="leave `--steps` out; `--until-empty` ends when no file is left, and so does a file "
-            "called .stop in RUN at any time",
-        )
-    if asked.tokenizer is not None:
-        raise UsageError(
+            "leave `--steps` out; `--until-empty` ends when no file is left, and so does a file called .stop "
+            "in RUN at any time",
+        ),
+        (
+            inbox is not None and asked.tokenizer is not None,
             "`--tokenizer` is for files of tokens",
-            remedy=f"set `tokenizer` in {Path(str(asked.inbox)) / SETTINGS_NAME}",
-        )
+            f"set `tokenizer` in {inbox}/{SETTINGS_NAME}",
+        ),
+        (
+            inbox is None and asked.until_empty,
+            "DATA has an end of its own",
+            "leave `--until-empty` out",
+        ),
+        (
+            steps is not None and epochs is not None,
+            f"{steps} steps and {epochs} epochs both say where the run ends",
+            "pass `--steps` or `--epochs`, not both",
+        ),
+        (
+            epochs is not None and not 0 < epochs < _MOST_EPOCHS,
+            f"{epochs} epochs cannot be run",
+            "pass a number above 0, such as `--epochs 3`",
+        ),
+    ):
+        if is_asked:
+            raise UsageError(problem, remedy=remedy)
 
 
 def _standing_settings(folder: Path, asked: TrainRequest) -> TrainSettings:

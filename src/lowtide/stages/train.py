@@ -88,8 +88,8 @@ def start_training(
         report = smoke(run, memory=asked.memory, listen=listen, should_stop=should_stop)
         if run.machine_name:
             remember(speeds, run.machine_name, run.settings, report.tokens_per_second)
-        for line in smoke_lines(report, run.settings.micro_batch):
-            listen(Note(text=line))
+        for name, found in report.rows():
+            listen(Note(text=f"{name}: {found}"))
         if asked.smoke:
             return report
         refuse_problems(report)
@@ -264,29 +264,6 @@ def _open_boards(wandb: str | None, run: ResolvedRun) -> tuple[Board, ...]:
         return ()
     run_id = xxhash.xxh3_64_hexdigest(str(run.folder.absolute()).encode())
     return (open_wandb(wandb, run.settings.as_record(), run_id=run_id),)
-
-
-def smoke_lines(report: SmokeReport, planned_micro_batch: int) -> list[str]:
-    """What a smoke test found, for people."""
-    speed = f"{format_count(round(report.tokens_per_second))} tokens/s"
-    if report.mfu is not None:
-        speed += f", {report.mfu:.0%} of the card's peak"
-    lines = [
-        f"{1000 * report.step_seconds:,.0f} ms for a step of {format_count(report.step_tokens)} tokens, "
-        f"{speed} (measured on {report.tried_steps}); the whole run takes "
-        f"{format_seconds(3600 * report.hours)} at that speed",
-        f"loss {report.first_loss:.3f} at first, {report.last_loss:.3f} after {report.tried_steps}",
-    ]
-    if report.gpu_bytes is not None:
-        predicted = report.predicted_gpu_bytes
-        told = f" ({format_bytes(predicted)} predicted)" if predicted else ""
-        lines.append(f"peak of the GPU's memory {format_bytes(report.gpu_bytes)} (measured){told}")
-    if report.micro_batch != planned_micro_batch:
-        lines.append(
-            f"{planned_micro_batch} windows at a time did not fit: {report.micro_batch} do, and a step "
-            "takes more of them; its tokens are the same"
-        )
-    return lines + list(report.notes) + list(report.problems)
 
 
 def refuse_problems(report: SmokeReport | TrainResult) -> None:

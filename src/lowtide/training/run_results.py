@@ -1,4 +1,4 @@
-"""What a run, or a try of one, came to: values for whoever asked. No model in them."""
+"""What a run, or a test of one, came to: plain values, without a model."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from lowtide.units import format_count, format_seconds
+from lowtide.units import format_bytes, format_count, format_seconds
 
 if TYPE_CHECKING:
     from lowtide.training.checkpoint import RunState
@@ -80,6 +80,25 @@ class SmokeReport:
             return "ten steps"
         tried, planned = format_count(self.tried_tokens), format_count(self.step_tokens)
         return f"ten steps of {tried} instead of {planned} tokens"
+
+    def rows(self) -> list[tuple[str, str]]:
+        """What was found, for people: names and values."""
+        rows = [
+            ("loss", f"{self.first_loss:.3f} at first, {self.last_loss:.3f} in the end (measured)"),
+            ("step", f"{1000 * self.step_seconds:,.0f} ms (measured on {self.tried_steps})"),
+            ("speed", f"{format_count(round(self.tokens_per_second))} tokens a second (measured)"),
+            ("whole run", f"{format_seconds(3600 * self.hours)} at that speed (predicted)"),
+            ("checkpoint", f"{format_seconds(self.checkpoint_seconds)} (measured)"),
+            ("at a time", f"{self.micro_batch} windows"),
+        ]
+        if self.mfu is not None:
+            rows.insert(3, ("MFU", f"{self.mfu:.0%} of the card's own peak"))
+        if self.gpu_bytes is not None:
+            predicted = self.predicted_gpu_bytes
+            beside = f", {format_bytes(predicted)} predicted" if predicted else ""
+            rows.append(("GPU memory", f"{format_bytes(self.gpu_bytes)} (measured){beside}"))
+        rows += [("note", text) for text in self.notes]
+        return [*rows, ("verdict", "; ".join(self.problems) or "all is as it should be")]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

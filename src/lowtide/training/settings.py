@@ -80,7 +80,7 @@ class TrainSettings:
         for name in ("batch_tokens", "micro_batch", "steps", "evaluate_windows"):
             _between(name, getattr(self, name), 1, _MOST_COUNT)
         for name in ("warmup_steps", "evaluate_every", "checkpoint_every", "sample_every"):
-            _at_least(name, getattr(self, name), 0)
+            _between(name, getattr(self, name), 0, math.inf)
         if self.batch_tokens % self.shape.context:
             raise UsageError(
                 f"a step of {self.batch_tokens} tokens is not a multiple of a window's {self.shape.context}",
@@ -171,8 +171,3 @@ def _between(name: str, value: float, least: float, below: float) -> None:
         wanted = {_LEAST: "above zero", 0.0: "of zero or more"}.get(least, f"of {least} or more")
         limit = "" if below == math.inf else f", below {below:g}"
         raise UsageError(f"{name} cannot be {value}", remedy=f"pass a number {wanted}{limit}")
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise UsageError(f"{name} cannot be {value}", remedy=f"pass {least} or more")

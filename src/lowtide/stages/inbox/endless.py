@@ -1,7 +1,7 @@
 """Settings for data without end.
 
-Nobody knows how much will come, so nothing depends on it: the learning rate is flat after its warm-up, and
-there is no last step.
+Nobody knows how much will come, so nothing depends on it: the learning rate is flat after its warm-up, and no
+step is the last.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeAlias
 
@@ -67,16 +67,8 @@ class Entry:
         return self.first_step + self.steps
 
 
-_OF_READY = (
-    "first_step",
-    "steps",
-    "windows",
-    "examples",
-    "learnt_tokens",
-    "bad_rows",
-    "too_long",
-    "dropped",
-)
+_OF_READY = tuple(one.name for one in fields(Entry) if one.default == 0)
+"""What is known once the file is tokenized."""
 
 
 @dataclass(slots=True)
@@ -98,7 +90,6 @@ class Ledger:
         self.pending: list[Entry] = []
         """Taken, and neither done nor failed; in their order."""
         self.done_count = 0
-        self.failed_count = 0
         self.held_out_digest: str | None = None
         """The digest of what is held out, once something is."""
         self._last_number = 0
@@ -175,7 +166,6 @@ class Ledger:
         """It cannot be learnt from."""
         self._write("failed", number=entry.number, reason=reason)
         self._leave(entry)
-        self.failed_count += 1
 
     def release(self, entry: Entry, reason: str) -> None:
         """Nothing was kept of it; whatever bears its name later is looked at anew."""
@@ -213,7 +203,6 @@ class Ledger:
         self._seen[entry.name] = entry.size_bytes, entry.modified_ns
         self._identities.add(_identity(entry.name, entry.fingerprint))
         self.done_count += entry.stage == "done"
-        self.failed_count += entry.stage == "failed"
         if entry.stage in ("taken", "ready"):
             self.pending.append(entry)
 

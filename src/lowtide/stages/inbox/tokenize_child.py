@@ -52,27 +52,24 @@ def main() -> None:
     """One file, from beginning to end."""
     request = msgspec.json.decode(sys.stdin.buffer.readline(), type=Request)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
+    report, is_prepared = Report(), False
     with listen_for_stops() as should_stop:
-        report = _prepare(request)
-        if not report.kind:
-            report = _tokenize(request, should_stop)
+        try:
+            _refuse_changes(request)
+            is_prepared = True
+            _tokenize(request, should_stop)
+        except LowtideError as error:
+            report = Report(
+                kind=type(error).__name__,
+                problem=error.problem,
+                remedy=error.remedy_as(as_line),
+                ends_run=not is_prepared or not is_the_files_fault(error),
+            )
     tell_parent(report=asdict(report))
 
 
-def _prepare(request: Request) -> Report:
-    """Check that tokenizer and template are there and unchanged: an error here is not the fault of a file."""
-    from lowtide.memory.allocator import give_back
-
-    try:
-        _refuse_changes(request)
-    except LowtideError as error:
-        return _report(error, ends_run=True)
-    finally:
-        give_back()
-    return Report()
-
-
 def _refuse_changes(request: Request) -> None:
+    """Check that tokenizer and template are there and unchanged: an error here is not the fault of a file."""
     from lowtide.stages.prepare import choose_delimiter
     from lowtide.stages.prepare_examples import prepare_examples
     from lowtide.tokenizer.vocabulary import load_vocabulary
@@ -101,21 +98,19 @@ def _changed(what: str) -> UsageError:
     )
 
 
-def _tokenize(request: Request, should_stop: ShouldStop) -> Report:
+def _tokenize(request: Request, should_stop: ShouldStop) -> None:
+    from lowtide.memory.allocator import give_back
     from lowtide.stages.tokenize import tokenize
 
-    try:
-        tokenize(
-            [request.path],
-            request.out,
-            request.settings,
-            memory=request.memory,
-            listen=_tell,
-            should_stop=should_stop,
-        )
-    except LowtideError as error:
-        return _report(error, ends_run=not is_the_files_fault(error))
-    return Report()
+    give_back()  # what the checks held
+    tokenize(
+        [request.path],
+        request.out,
+        request.settings,
+        memory=request.memory,
+        listen=_tell,
+        should_stop=should_stop,
+    )
 
 
 def is_the_files_fault(error: LowtideError) -> bool:
@@ -123,15 +118,6 @@ def is_the_files_fault(error: LowtideError) -> bool:
     if isinstance(error, SharedFaultError) or isinstance(error.__cause__, MemoryError):
         return False
     return isinstance(error, DataError | UsageError)
-
-
-def _report(error: LowtideError, *, ends_run: bool) -> Report:
-    return Report(
-        kind=type(error).__name__,
-        problem=error.problem,
-        remedy=error.remedy_as(as_line),
-        ends_run=ends_run,
-    )
 
 
 def _leave_with_parent() -> None:
