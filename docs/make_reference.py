@@ -93,13 +93,18 @@ lowtide.why("tokens").sentence  # how it ended
 ```python
 import sys
 
-watched = lowtide.watch([sys.executable, "-c", "x = bytes(10**8)"], limit="1GB")
-watched.end.exit_code, watched.peak_private_bytes
-lowtide.why(watched.timeline).sentence
+job = "import time; x = bytearray(b'1') * 10**8; time.sleep(1)"
+watched = lowtide.watch([sys.executable, "-c", job], limit="1GB")
+watched.end.exit_code, watched.peak_private_bytes  # 0, and about 100 MB
+verdict = lowtide.why(watched.timeline)
+verdict.sentence
+for found in verdict.evidence:
+    print(found.speaks, found.source, found.text)
 ```
 
 `lowtide.compare("corpus", limit="512MiB")` runs the usual programs beside lowtide on a sample of the text, and takes
-some minutes.
+some minutes. With `out="compare.html"` it writes the command's tables to a page; the figures are in `results`: of each
+its `program.name`, and in `whole` its `ending`, `seconds` and `peak_private_bytes`.
 """
 
 

@@ -91,7 +91,7 @@ def test_data_that_is_too_little_holds_the_model_down() -> None:
     assert "tokens a parameter" in made.reason
     tiny = plan("H200", tokens=100_000)
     assert tiny.chosen.name == "gpt2-pico"
-    assert "fewer than 20 tokens" in tiny.reason
+    assert "less than 20 tokens" in tiny.reason
 
 
 def test_a_run_never_sees_its_data_more_than_four_times_unless_asked() -> None:
@@ -154,7 +154,7 @@ def test_what_was_measured_here_is_used_for_it_and_for_others() -> None:
     assert other is not None
     arithmetic = 50_000 * small.flops_per_token / larger.flops_per_token
     assert other.tokens_per_second == pytest.approx(arithmetic * 3 / 4)
-    assert "51.5M parameters had, measured here" in other.basis
+    assert "51.5M model on this machine" in other.basis
 
 
 def test_speeds_are_remembered_by_machine_shape_and_recipe(tmp_path: Path) -> None:

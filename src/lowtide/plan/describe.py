@@ -36,6 +36,7 @@ def _facts(plan: Plan) -> list[str]:
     vocabulary = f"a vocabulary of {data.vocabulary_size:,}"
     if not data.vocabulary_known:
         vocabulary += " (assumed: nothing names the tokenizer, `--tokenizer` does)"
+    memory = machine.ram.size_in_words if machine.ram else format_bytes(machine.total_bytes)
     speed = "speed not known" if machine.peak_flops is None else _peak_speed(plan)
     learnt = data.learnt_tokens
     examples = "" if learnt is None else f" in examples, {format_count(learnt)} of them learnt"
@@ -47,7 +48,7 @@ def _facts(plan: Plan) -> list[str]:
         [
             ("data", f"{data.path}: {tokens}{examples}, "
              f"{vocabulary}"),
-            ("machine", f"{machine.name} ({machine.found}), {format_bytes(machine.total_bytes)}, {speed}"),
+            ("machine", f"{machine.name} ({machine.found}), {memory}, {speed}"),
         ]
     )  # fmt: skip
 

@@ -207,7 +207,7 @@ def cpu_machine(slurm: Mapping[str, str] = _NO_SLURM, memory: str | None = None)
         peak_flops=cores * _FLOPS_OF_A_CORE,
         peak_source="assumed",
         bfloat16=False,
-        found=f"no GPU found here; memory is {budget.in_words}",
+        found="no GPU found here",
         has_torchao=find_spec("torchao") is not None,
         ram=budget,
     )

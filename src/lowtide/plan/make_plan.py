@@ -300,8 +300,8 @@ def _recommend(fitting: list[ModelPlan], asked: PlanRequest) -> tuple[ModelPlan,
         if not fed:
             return (
                 smallest,
-                f"the smallest: even for it, {MOST_EPOCHS} epochs of this data have fewer than {CHINCHILLA} "
-                "tokens a parameter",
+                f"you have too little text even for the smallest model: {MOST_EPOCHS} passes give less than "
+                f"{CHINCHILLA} tokens for each parameter",
             )
         return smallest, "the smallest: every larger one takes too long"
     chosen = done[-1]

@@ -84,8 +84,7 @@ def _as_others_here(shape: ModelShape, machine: Machine, recipe: Recipe) -> Spee
     done = nearest.tokens_per_second * nearest.shape.flops_per_token * _again(nearest.recipe)
     return Speed(
         tokens_per_second=done / (size * _again(recipe)),
-        basis=f"as much arithmetic a second as {format_count(nearest.shape.parameter_count)} parameters had, "
-        "measured here",
+        basis=f"from a run of a {format_count(nearest.shape.parameter_count)} model on this machine",
     )
 
 
