@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lowtide.shards.manifest import read_manifest
+from lowtide.stages.examine import verify
 from tests.commands import call
 
 Captured = pytest.CaptureFixture[str]
@@ -25,6 +27,11 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (Path("cut") / "log.jsonl").write_text('{"event": "start"}\n')
     Path("rows.csv").write_text("id,text\n1,tide\n")
     Path("rows.jsonl").write_text('{"content": "tide"}\n')
+    chat = [{"role": "user", "content": "high"}, {"role": "assistant", "content": "low"}]
+    Path("chats.jsonl").write_text(json.dumps({"messages": chat}) + "\n")
+    Path("model").mkdir()
+    (Path("model") / "lowtide-export.json").write_text("{}")
+    (Path("model") / "config.json").write_text("{}")
     return tmp_path
 
 
@@ -46,6 +53,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         ("tokenize a.txt --out o --separator lines", "'lines' is not", "`--separator line`"),
         ("tokenize a.txt --out o --separator paragraph", "not a kind", "`--separator blank-line`"),
         ("train-tokenizer a.txt --out o --separator \\n\\n", "not line ends", "$'\\n\\n'"),
+        ("verify model", "model holds an exported model", "--out model`, run again"),
         ("inspect a.txt", "a.txt holds text and no tokens", "`lowtide tokenize a.txt"),
         ("verify empty", "empty holds no token files", "`.npy` or `.bin`"),
         ("export a.txt --to npy --out a.txt", "a.txt is a file", "folder as `--out`"),
@@ -81,6 +89,37 @@ def test_a_wrong_path_is_told_where_torch_is_needed(
     pytest.importorskip("torch")
     test_a_wrong_path_is_told(here, capsys, line, problem, hint)
     assert not Path("r").exists()
+
+
+@pytest.mark.parametrize("column", [(), ("--column", "messages")])
+def test_a_tokenizer_of_chats_is_trained_on_a_file_of_their_text(
+    here: Path, capsys: Captured, column: tuple[str, ...]
+) -> None:
+    refused = call(capsys, "train-tokenizer", "chats.jsonl", "--out", "o", *column)
+    assert refused.code == 2
+    assert "--bad-text skip" not in refused.hint
+    assert "to a file" in refused.hint
+
+
+def test_tokens_of_a_peer_have_no_text_to_be_compared_with(here: Path, capsys: Captured) -> None:
+    np.save("mine.npy", np.arange(300, dtype=np.uint16))
+    words = ("--to", "npy", "--out", "tokens", "--tokenizer", "gpt2")
+    assert call(capsys, "export", "mine.npy", *words).code == 0
+    named, unnamed = verify("tokens", tokenizer="gpt2"), verify("tokens")
+    assert named == unnamed
+    assert "came from token files" in named.comparison
+
+
+def test_an_input_that_is_named_from_another_folder_is_not_called_changed(
+    here: Path, capsys: Captured, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert call(capsys, "tokenize", "texts", "--out", "tokens").code == 0
+    monkeypatch.chdir(here / "empty")
+    assert "texts/a.txt was not found from this folder" in verify(here / "tokens").comparison
+    monkeypatch.chdir(here)
+    assert verify("tokens").comparison == ""
+    (Path("texts") / "a.txt").write_text("two tides\n")
+    assert "changed" in verify("tokens").comparison
 
 
 def test_a_dataset_is_not_exported_onto_itself(here: Path, capsys: Captured) -> None:

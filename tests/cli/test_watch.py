@@ -129,6 +129,19 @@ def test_the_last_line_says_how_it_ended(end: JobEnd, forced: bool, words: str) 
     assert words in result_line(result, 2 * MIB)
 
 
+@pytest.mark.parametrize(("seconds", "words"), [(0.1, "at least 1.0 MiB"), (1.0, "peak 1.0 MiB")])
+def test_the_peak_of_a_job_too_short_to_measure_is_a_least(seconds: float, words: str) -> None:
+    result = WatchResult(
+        end=JobEnd(exit_code=0, signal=None, oom_kills=None),
+        seconds=seconds,
+        peak_private_bytes=MIB,
+        alerts=0,
+        timeline=Path("t.jsonl"),
+        forced=False,
+    )
+    assert words in result_line(result, 2 * MIB)
+
+
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
 def test_the_last_line_has_the_peak_of_every_gpu(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path

@@ -181,6 +181,8 @@ def test_a_dataset_is_a_sequence_of_the_windows_of_its_first_epoch(dataset: Toke
     for outside in (34, -35):
         with pytest.raises(IndexError):
             dataset[outside]
+    with pytest.raises(TypeError, match="an item is an integer"):
+        dataset[0:3]  # type: ignore[index]
     shuffled = DataLoader(dataset, batch_size=4, shuffle=True)
     assert sum(len(x) for x, _ in shuffled) == len(dataset)
 

@@ -272,3 +272,16 @@ def test_an_abort_of_a_stage_of_ours_is_memory_that_was_refused(kind: str) -> No
     assert judge(replace(NOTHING, session=session, exit=ended)).cause == "MemoryError"
     of_others = replace(NOTHING, session=SESSION, exit=ended)
     assert judge(of_others).cause == "crashed"
+
+
+def test_the_limit_of_the_cgroup_is_told_from_that_of_watch() -> None:
+    session = replace(SESSION, end=KILLED, limit_bytes=2 * GIB)
+    last = replace(session.last or Reading(at=NOW), cgroup_limit_bytes=3 * GIB)
+    texts = [
+        line.text
+        for one in (session, replace(session, last=last))
+        for line in judge(replace(WATCHED, session=one)).evidence
+        if line.source.startswith("last memory")
+    ]
+    assert ["limit of 2.0 GiB" in text for text in texts] == [True, False]
+    assert ["3.0 GiB that the kernel allows its cgroup" in text for text in texts] == [False, True]

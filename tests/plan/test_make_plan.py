@@ -17,7 +17,7 @@ from lowtide.model.shape import SHAPES
 from lowtide.plan.advise import choose_batch_tokens, choose_learning_rate, choose_warmup
 from lowtide.plan.cards import CARDS
 from lowtide.plan.machine import Machine, choose_machine
-from lowtide.plan.make_plan import Plan, PlanData, make_plan
+from lowtide.plan.make_plan import Plan, PlanData, make_plan, now_and_then
 from lowtide.plan.measured import MeasuredSpeed, read_speeds, remember_speed
 from lowtide.plan.plan_file import plan_text, read_plan, write_plan
 from lowtide.plan.speed import predict_speed
@@ -131,6 +131,13 @@ def test_hours_are_tokens_times_arithmetic_over_what_the_card_reaches() -> None:
     assert made.chosen.hours == pytest.approx(seconds / 3600, rel=0.001)  # with evaluations
     assert made.chosen.speed is not None
     assert "assumed: 35%" in made.chosen.speed.basis
+
+
+@given(steps=st.integers(1, 200) | st.integers(1, 100_000), most=st.sampled_from([250, 1000]))
+def test_a_short_run_is_evaluated_ten_times_at_most(steps: int, most: int) -> None:
+    every = now_and_then(steps, most=most)
+    assert steps // every <= 10 or every == most
+    assert every > 1 or steps <= 10
 
 
 def test_a_speed_that_was_measured_is_said_to_be() -> None:

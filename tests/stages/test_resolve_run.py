@@ -98,6 +98,35 @@ def test_tokens_of_a_step_are_rounded_as_in_a_plan(tmp_path: Path) -> None:
     assert chosen.settings.batch_tokens == 64
 
 
+@pytest.mark.parametrize("longer", [{"steps": 51}, {"epochs": 2.5}])
+def test_a_longer_run_is_evaluated_as_rarely_as_one_that_was_planned(
+    longer: dict[str, int], tmp_path: Path
+) -> None:
+    data = make_tokens(tmp_path / "tokens")
+    planned = make_settings(
+        data, steps=9, evaluate_every=1, checkpoint_every=4, sample_every=1, warmup_steps=0
+    )
+    asked = TrainRequest(plan=write_plan(tmp_path / "plan.toml", planned), **longer)  # type: ignore[arg-type]
+    found = resolve_run(data, tmp_path / "run", asked, restart=False, environment={}).settings
+    assert found.steps > 50
+    assert (found.evaluate_every, found.sample_every) == (6, 6)
+    assert found.checkpoint_every == 4  # a person chose it
+
+
+@pytest.mark.parametrize("asked", [TrainRequest(context=8), TrainRequest(model="gpt2")])
+def test_who_has_other_windows_or_another_model_is_named(
+    asked: TrainRequest, tmp_path: Path
+) -> None:
+    data = make_tokens(tmp_path / "tokens")
+    plan = write_plan(tmp_path / "plan.toml", make_settings(data))
+    with pytest.raises(UsageError) as refused:
+        resolve_run(
+            data, tmp_path / "run", replace(asked, plan=plan), restart=False, environment={}
+        )
+    assert str(plan) in refused.value.problem
+    assert "lowtide plan" in refused.value.remedy
+
+
 def test_a_budget_too_small_for_the_model_is_refused_at_once(
     capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -45,6 +45,8 @@ _SNIFFED_BYTES = 8 * KIB
 _LOOKED_AT_BYTES = 4 * KIB
 _LOOKED_AT_FILES = 16
 TOKENIZER_MANIFEST = "lowtide-tokenizer.json"
+MODEL_RECORD = "lowtide-export.json"
+"""Name of the record in the folder of an exported model."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -303,7 +305,7 @@ def _only_split(
 
 
 def refuse_what_is_no_dataset(path: Path) -> None:
-    """Raise UsageError for a run's or a tokenizer's folder, or for text, with the command to run instead."""
+    """Raise UsageError for the folder of a run, a tokenizer or a model, and for text; with what to run."""
     with reading(path):
         if (path / MANIFEST_NAME).is_file():
             return
@@ -319,6 +321,12 @@ def refuse_what_is_no_dataset(path: Path) -> None:
                 f"{path} holds a tokenizer and no tokens",
                 remedy=f"make tokens with `lowtide tokenize INPUT... --tokenizer {shown} --out tokens`; the "
                 "`train-tokenizer` that made it, run again, compares its files with their digests",
+            )
+        if (path / MODEL_RECORD).exists():
+            raise UsageError(
+                f"{path} holds an exported model and no tokens",
+                remedy=f"`lowtide export RUN --to huggingface --out {shown}`, run again, compares its files "
+                "with their digests; for tokens, name what RUN was trained on",
             )
         # An unfinished dataset may hold no tokens yet; opening it says so.
         if not (path / WORK_FOLDER).is_dir() and _holds_only_text(path):

@@ -7,6 +7,7 @@ tensors.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from itertools import pairwise
 from typing import Protocol
@@ -63,9 +64,15 @@ class WindowItems:
         return list(zip(x, y, strict=True))
 
     def _position(self, index: int) -> int:
-        if not -len(self) <= index < len(self):
-            raise IndexError(f"item {index} of {len(self)}")
-        return self._first + index % len(self)
+        try:
+            number = operator.index(index)
+        except TypeError:
+            raise TypeError(
+                f"an item is an integer, not {index!r}; `read(first, count)` gives several windows"
+            ) from None
+        if not -len(self) <= number < len(self):
+            raise IndexError(f"item {number} of {len(self)}")
+        return self._first + number % len(self)
 
 
 class TrainerItems:

@@ -262,8 +262,12 @@ def make_settings(chosen: ModelPlan, data: PlanData, machine: Machine) -> TrainS
 
 
 def now_and_then(steps: int, *, most: int) -> int:
-    """Ten times in a short run, and at least once in `most` steps of a long one."""
-    return min(most, max(1, steps // 10))
+    """Ten times in a short run at most, and at least once in `most` steps of a long one.
+
+    >>> [now_and_then(steps, most=250) for steps in (1, 10, 11, 51, 100, 100_000)]
+    [1, 1, 2, 6, 10, 250]
+    """
+    return min(most, -(-steps // 10))
 
 
 def checkpoint_bytes(chosen: ModelPlan) -> int:

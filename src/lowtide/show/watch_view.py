@@ -27,6 +27,8 @@ _BARS = " ▁▂▃▄▅▆▇█"
 _ROWS = 4
 _LEAST_COLUMNS, _MOST_COLUMNS, _WORDS_COLUMNS = 10, 100, 18
 _LINE_SECONDS = 60.0
+_MEASURED_SECONDS = 1.0
+"""The readings of a shorter job may all lie before its peak."""
 _STAGES = {Stage.NOTE: "note", Stage.ASK: "asking it to stop", Stage.END: "ending it"}
 
 
@@ -55,6 +57,8 @@ def result_line(result: WatchResult, limit_bytes: int) -> str:
         how = f"was ended by signal {end.signal}"
     killed = f", {end.oom_kills} killed by its own cgroup" if end.oom_kills else ""
     peaks = [f"{format_bytes(result.peak_private_bytes)} private of {format_bytes(limit_bytes)}"]
+    if result.seconds < _MEASURED_SECONDS:
+        peaks[0] = f"at least {peaks[0]} (too short to measure)"
     peaks += map(_gpu_words, result.fullest_gpus)
     return (
         f"the job {how}{killed} after {format_seconds(result.seconds)}; peak {', '.join(peaks)}; "

@@ -28,6 +28,8 @@ from lowtide.source.rows import NOT_UTF8, is_long, row_pieces
 from lowtide.source.utf8 import is_utf8
 from lowtide.units import MIB, format_bytes, round_up_to_mib
 
+_WRITE_TEXT = "write the text of these rows to a file, and pass that"
+
 
 class BadLineError(Exception):
     """Why a line is bad; the policy decides what follows."""
@@ -37,6 +39,10 @@ class _MissingKeyError(BadLineError):
     def __init__(self, row: dict[str, object]) -> None:
         super().__init__("has no such key")
         self.keys = {key: _message_keys(value) for key, value in row.items()}
+
+
+class _NestedError(BadLineError):
+    """An array or an object stands where text should: in the first line, another column is meant."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,7 +258,8 @@ class _TextLines(JsonLines):
             raise _MissingKeyError(row)
         value = row[column]
         if not isinstance(value, str):
-            raise BadLineError(f"the value of {column!r} is {name_kind(value)}")
+            kind = _NestedError if isinstance(value, list | dict) else BadLineError
+            raise kind(f"the value of {column!r} is {name_kind(value)}")
         reason = "" if is_utf8(line) else NOT_UTF8
         try:
             encoded = value.encode()
@@ -266,15 +273,22 @@ class _TextLines(JsonLines):
     def _bad_line(self, error: BadLineError, position: int) -> BadRow:
         """The record of a bad line, or the error that the policy asks for."""
         if isinstance(error, _MissingKeyError):
-            remedy = (
-                "pass `--column` with the key that holds the text, "
-                "or `--bad-text skip` if only some lines lack it"
-            )
+            remedy = "pass `--column` with the key that holds the text"
             if suggested := suggest_examples(error.keys):
+                as_text = _WRITE_TEXT if any(error.keys.values()) else remedy
                 remedy = (
-                    f"`lowtide tokenize` reads such rows with `{suggested}`; for text, {remedy}"
+                    f"`lowtide tokenize` reads such rows with `{suggested}`; to take them as text, or to train "
+                    f"a tokenizer, {as_text}"
                 )
+            else:
+                remedy += ", or `--bad-text skip` if only some lines lack it"
             self.refuse_missing_key(self.part.settings.column, error.keys, position, remedy=remedy)
+        refused = isinstance(error, _NestedError) and self.part.settings.bad_text == "fail"
+        if refused and self.number(position) == 1:
+            raise UsageError(
+                f"{self.part.file.path}, {self.name(position)}: {error}",
+                remedy=f"pass `--column` with a key that holds text, or {_WRITE_TEXT}",
+            )
         return self.bad_row(str(error), position)
 
 

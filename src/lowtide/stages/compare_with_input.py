@@ -125,7 +125,13 @@ def _unchanged_inputs(manifest: DatasetManifest, settings: TokenizeSettings) -> 
             remedy="keep the input to compare with it",
         )
     for item in manifest.inputs:
-        if not Path(item.name).is_file() or fingerprint_file(Path(item.name)) != item.fingerprint:
+        path = Path(item.name)
+        if not path.is_file() and not path.is_absolute():
+            raise UsageError(
+                f"{item.name} was not found from this folder; run `lowtide verify` where `tokenize` ran",
+                remedy="change to that folder, or put the input back",
+            )
+        if not path.is_file() or fingerprint_file(path) != item.fingerprint:
             raise UsageError(f"the input {item.name} is gone or changed", remedy="put it back")
     return find_inputs(names, input_format=settings.input_format)
 

@@ -72,17 +72,23 @@ def verify(
     verified = verify_dataset(folder, tokenizer=tokenizer_record(tokenizer), progress=progress)
     found = InputComparison()
     if verified.sound and (folder / MANIFEST_NAME).is_file():
-        dataset = open_at(folder)
-        vocabulary, why = _find_vocabulary(dataset, tokenizer)
-        found = InputComparison(why_no_more=why)
-        if vocabulary is not None:
-            found = compare_with_input(dataset, vocabulary)
+        found = _compare(open_at(folder), tokenizer)
     return Proof(
         verification=replace(verified, problems=verified.problems + found.differences),
         compared_documents=found.compared,
         other_ids=len(found.differences),
         comparison=found.why_no_more,
     )
+
+
+def _compare(dataset: Dataset, tokenizer: str | None) -> InputComparison:
+    if dataset.manifest is not None and dataset.manifest.text_bytes is None:
+        why = "these tokens came from token files, so there is no text to compare with"
+        return InputComparison(why_no_more=why)
+    vocabulary, why = _find_vocabulary(dataset, tokenizer)
+    if vocabulary is None:
+        return InputComparison(why_no_more=why)
+    return compare_with_input(dataset, vocabulary)
 
 
 def _find_vocabulary(dataset: Dataset, tokenizer: str | None) -> tuple[Vocabulary | None, str]:

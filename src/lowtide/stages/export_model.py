@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from lowtide.dataset.find_tokens import MODEL_RECORD
 from lowtide.errors import LowtideError, UsageError, VerificationError
 from lowtide.events import Listener, Note, ignore
 from lowtide.guard.process_folders import process_folder_name, remove_orphan_folders
@@ -27,9 +28,6 @@ from lowtide.training.checkpoint import model_digest
 from lowtide.training.run_folder import read_run_record
 from lowtide.training.tensor_file import write_tensors
 
-RECORD_NAME = "lowtide-export.json"
-"""Which checkpoint a folder was exported from, and the digests of its files."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportedModel:
@@ -42,7 +40,7 @@ class ExportedModel:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Record:
-    """What RECORD_NAME holds."""
+    """What MODEL_RECORD holds."""
 
     checkpoint: str
     weights: str
@@ -68,7 +66,7 @@ def export_checkpoint(
     """The same, and whether there was anything to do."""
     folder, target = as_path(run), as_path(out).resolve()  # a link to a folder stays one
     read_run_record(folder)
-    if (target / RECORD_NAME).is_file():
+    if (target / MODEL_RECORD).is_file():
         _compare(target, choose_checkpoint(folder, step))
         return ExportedModel(folder=Path(out), already_done=True)
     _check_target(target)
@@ -101,12 +99,12 @@ def _write_record(folder: Path, checkpoint: str, weights: str) -> None:
             for path in sorted(folder.iterdir())
         }
     record: JsonObject = {"checkpoint": checkpoint, "weights": weights, "files": files}
-    write_sealed(folder / RECORD_NAME, record)
+    write_sealed(folder / MODEL_RECORD, record)
 
 
 def _compare(target: Path, checkpoint: Path) -> None:
     """UsageError unless the folder holds the export of this checkpoint, unchanged."""
-    record = _read_record(target / RECORD_NAME)
+    record = _read_record(target / MODEL_RECORD)
     if record.weights != model_digest(checkpoint):
         raise UsageError(
             f"{target} holds the export of another model, {record.checkpoint}, and not of {checkpoint}",

@@ -19,7 +19,13 @@ from lowtide.model.shape import SHAPES
 from lowtide.plan.finetune import FineTuning, finetune_settings
 from lowtide.plan.fit import RECIPES, does_not_fit, largest_micro_batch, runnable_recipes
 from lowtide.plan.machine import LIBRARY_BYTES, Machine, choose_machine, cpu_machine
-from lowtide.plan.make_plan import ModelPlan, PlanData
+from lowtide.plan.make_plan import (
+    MOST_BETWEEN_CHECKPOINTS,
+    MOST_BETWEEN_EVALUATIONS,
+    ModelPlan,
+    PlanData,
+    now_and_then,
+)
 from lowtide.plan.make_plan import make_plan as plan_for
 from lowtide.plan.measured import MeasuredSpeed, read_speeds, remember_speed
 from lowtide.plan.plan_file import read_plan
@@ -41,6 +47,12 @@ _CUDA_RAM_BYTES = GIB
 """What torch takes of RAM beside a GPU. Assumed."""
 _TIMED_HOURS = 0.05
 """Before a longer run on a CPU some steps are timed; a shorter one is over sooner than anyone plans."""
+_INTERVALS = (
+    ("evaluate_every", MOST_BETWEEN_EVALUATIONS),
+    ("checkpoint_every", MOST_BETWEEN_CHECKPOINTS),
+    ("sample_every", MOST_BETWEEN_CHECKPOINTS),
+)
+"""Settings that a plan chooses by the length of a run, and the most steps between two."""
 _TAKEN_OVER = ("steps", "batch_tokens", "micro_batch", "recipe", "device", "seed", "tokenizer")
 """Settings that a request has under the name that they have in a run."""
 
@@ -308,15 +320,20 @@ def remember(
 
 def _with_request(base: TrainSettings, asked: TrainRequest) -> TrainSettings:
     """The settings with what was asked for; UsageError where they are of another model."""
+    whose, instead = "the run", "pass another `--out`"
+    if asked.plan is not None:
+        whose, instead = f"the plan {asked.plan}", "write a plan for it with `lowtide plan`"
+    elif asked.init is not None:
+        whose, instead = str(asked.init), "begin without `--init`"
     if asked.model not in (None, base.model):
         raise UsageError(
-            f"the settings are those of {base.model}, not of {asked.model}",
-            remedy="leave `--model` out, plan again, or pass another `--out`",
+            f"the model of {whose} is {base.model}, not {asked.model}",
+            remedy=f"leave `--model` out, or {instead}",
         )
     if asked.context not in (None, base.shape.context):
         raise UsageError(
-            f"the settings have windows of {base.shape.context} tokens, not of {asked.context}",
-            remedy="leave `--context` out, plan again, or pass another `--out`",
+            f"{whose} has windows of {base.shape.context} tokens, not of {asked.context}",
+            remedy=f"leave `--context` out, or {instead}",
         )
     wanted = {
         name: getattr(asked, name) for name in _TAKEN_OVER if getattr(asked, name) is not None
@@ -333,11 +350,22 @@ def _with_request(base: TrainSettings, asked: TrainRequest) -> TrainSettings:
             window_count=_count_windows(settings.data, settings.shape.context, settings),
             windows_per_step=settings.windows_per_step,
         )
+    if wanted.get("steps", 0) > base.steps:
+        wanted |= _rarer(base, wanted["steps"])
     if wanted.get("steps", math.inf) <= base.warmup_steps:
         wanted["warmup_steps"] = wanted["steps"] // 10
     if wanted.get("device", base.device) == "cpu":
         wanted |= {"compiled": False, "precision": "float32"}
     return replace(base, **wanted)
+
+
+def _rarer(base: TrainSettings, steps: int) -> dict[str, int]:
+    """The intervals that a plan chose, for a longer run; one that somebody else chose stays."""
+    found = {}
+    for name, most in _INTERVALS:
+        if getattr(base, name) == now_and_then(base.steps, most=most):
+            found[name] = now_and_then(steps, most=most)
+    return found
 
 
 def _count_windows(path: str, context: int, cut: PlanData | TrainSettings) -> int:

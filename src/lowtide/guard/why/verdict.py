@@ -160,9 +160,13 @@ def _session_lines(
 def _reading_line(evidence: Evidence, session: Session, finding: Finding) -> EvidenceLine:
     last = session.last
     assert last is not None, "the caller has checked that it was read"
-    limit, allowed = last.cgroup_limit_bytes or session.limit_bytes, ""
-    if limit is not None:
-        allowed = f" of a limit of {format_bytes(limit)}"
+    allowed = ""
+    if last.cgroup_limit_bytes:
+        allowed = (
+            f" of the {format_bytes(last.cgroup_limit_bytes)} that the kernel allows its cgroup"
+        )
+    elif session.limit_bytes is not None:
+        allowed = f" of a limit of {format_bytes(session.limit_bytes)}"
     elif session.budget_bytes is not None:
         allowed = f" of a budget of {format_bytes(session.budget_bytes)}"
     parts = [f"{format_bytes(last.private_bytes)} private{allowed}"]
