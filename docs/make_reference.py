@@ -102,9 +102,9 @@ for found in verdict.evidence:
     print(found.speaks, found.source, found.text)
 ```
 
-`lowtide.compare("corpus", limit="512MiB")` runs the usual programs beside lowtide on a sample of the text, and takes
-some minutes. With `out="compare.html"` it writes the command's tables to a page; the figures are in `results`: of each
-its `program.name`, and in `whole` its `ending`, `seconds` and `peak_private_bytes`.
+`lowtide.compare("corpus", limit="512MiB")` runs the usual programs beside lowtide on a sample of the text, and
+takes some minutes. With `out="compare.html"` it writes the command's tables to a page. The figures are in
+`results`: of each its `program.name`, and in `whole` its `ending`, `seconds` and `peak_private_bytes`.
 """
 
 

@@ -51,7 +51,9 @@ def closing_rows(demo: Demo) -> list[tuple[str, str]]:
     ]
     if with_torch:
         opens = f"AutoModelForCausalLM.from_pretrained({str(folder / 'for-transformers')!r})"
-        rows.append(("model", f"{folder / 'for-transformers'}; with transformers installed: {opens}"))
+        rows.append(
+            ("model", f"{folder / 'for-transformers'}; with transformers installed: {opens}")
+        )
     else:
         titles = ", ".join(stage.title for stage in demo.left_out)
         rows.append(("left out", f"{titles}: they need torch"))
