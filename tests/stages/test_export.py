@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from itertools import product
 from pathlib import Path
 
@@ -12,9 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import lowtide
+from lowtide.dataset.find_tokens import open_dataset as open_tokens
 from lowtide.errors import (
     DoesNotFitError,
     InterruptedRun,
+    LowtideError,
     StoppedError,
     UsageError,
     VerificationError,
@@ -28,6 +31,7 @@ from lowtide.shards.verify import verify_dataset
 from lowtide.stages import watch_run
 from lowtide.stages.export import export_dataset
 from lowtide.stages.folder import EXPORT, hold_lock, make_folder
+from lowtide.storage.fingerprint import fingerprint_file
 from lowtide.storage.sealed_json import write_sealed
 from tests.commands import lowtide as command
 from tests.shards.streams import (
@@ -282,6 +286,53 @@ def test_a_source_that_is_written_to_meanwhile_is_refused(
     with pytest.raises(VerificationError):
         export_dataset(dataset, "llmc", tmp_path / "out", listen=overwrite)
     assert not (tmp_path / "out" / MANIFEST_NAME).exists()
+
+
+def write_in_the_middle(path: Path, *, keeps_time: bool) -> None:
+    """In a large file, where its fingerprint takes no sample."""
+    before = path.stat()
+    with path.open("r+b") as file:
+        file.seek(2_500_000)
+        file.write(b"\1\0" * 100)
+    if keeps_time:
+        os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+@pytest.mark.parametrize("keeps_time", [False, True])
+@pytest.mark.parametrize("moment", ["between", "meanwhile"])
+def test_a_peers_file_that_is_written_to_where_no_sample_is_taken_is_never_mixed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str, keeps_time: bool
+) -> None:
+    """While it is copied, or between a stop and the next run: refused until the export is begun again."""
+    monkeypatch.setattr(watch_run, "_TELL_SECONDS", 0.0)
+    path, out = tmp_path / "train.bin", tmp_path / "out"
+    (np.arange(9_000_000) % 50_000).astype(np.uint16).tofile(path)
+    fingerprint, copied = fingerprint_file(path), [0]
+
+    def hear(event: Event) -> None:
+        if isinstance(event, Checkpointed) and event.tokens and not copied[0]:
+            copied[0] = event.tokens
+            if moment == "meanwhile":
+                write_in_the_middle(path, keeps_time=keeps_time)
+
+    with pytest.raises(LowtideError):
+        export_dataset(
+            open_tokens(path, tokenizer="gpt2"),
+            "npy",
+            out,
+            listen=hear,
+            should_stop=lambda: "terminated" if moment == "between" and copied[0] else None,
+            checkpoint_seconds=0,
+        )
+    if moment == "between":
+        write_in_the_middle(path, keeps_time=keeps_time)
+    assert 0 < copied[0] < 9_000_000
+    assert fingerprint_file(path) == fingerprint
+    with pytest.raises(UsageError):
+        export_dataset(open_tokens(path, tokenizer="gpt2"), "npy", out)
+    export_dataset(open_tokens(path, tokenizer="gpt2"), "npy", out, restart=True)
+    made = np.load(out / "train_000000.npy")
+    assert np.array_equal(made, np.fromfile(path, dtype=np.uint16))
 
 
 def test_an_export_that_an_earlier_version_began_is_begun_again(tmp_path: Path) -> None:

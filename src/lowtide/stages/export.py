@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import cast
 
 from lowtide import __version__
-from lowtide.errors import UsageError, VerificationError
+from lowtide.errors import ChangedInputError, UsageError, VerificationError
 from lowtide.events import Listener, ignore
 from lowtide.journal import Kind
 from lowtide.memory.budget import Budget, check_needs
@@ -52,6 +52,7 @@ from lowtide.stages.spend import LIBRARIES_BYTES, find_budget, foreign_bytes, wi
 from lowtide.stages.stage import StagePlan, StageResult, inside_budget, run_stage
 from lowtide.stages.watch_run import ShouldStop, Watch, never_stop
 from lowtide.storage.fingerprint import fingerprint_file
+from lowtide.storage.publish import storage_errors
 from lowtide.units import format_count
 
 _CHECKPOINT_SECONDS = 10.0
@@ -65,6 +66,8 @@ class ExportJob:
     manifest: DatasetManifest
     """The manifest that the copy will have, without its files."""
     source: tuple[InputRecord, ...]
+    stamps: tuple[tuple[int, int, int], ...] = ()
+    """Size, time of writing and time of change of each file of the source. Its fingerprint is a sample only."""
 
     @property
     def format(self) -> Format:
@@ -158,15 +161,15 @@ def export_dataset(
 def _make_job(
     dataset: Dataset, tokenizer: TokenizerRecord, layout: ShardLayout, eot: Placement
 ) -> ExportJob:
-    masks = [split.loss_mask.path for split in dataset.splits.values() if split.loss_mask]
+    stamps = _stamps(dataset)
     source = tuple(
         InputRecord(
             name=path.name,
-            size_bytes=path.stat().st_size,
+            size_bytes=size_bytes,
             fingerprint=fingerprint_file(path),
             kind=dataset.format,
         )
-        for path in (*(file.path for file in dataset.files), *masks)
+        for path, (size_bytes, _, _) in zip(_sources(dataset), stamps, strict=True)
     )
     promised = DatasetManifest(
         tool_version=__version__,
@@ -180,7 +183,19 @@ def _make_job(
         promised = replace(
             dataset.manifest, tool_version=__version__, layout=layout, eot=eot, splits={}
         )
-    return ExportJob(manifest=promised, source=source)
+    return ExportJob(manifest=promised, source=source, stamps=stamps)
+
+
+def _sources(dataset: Dataset) -> list[Path]:
+    masks = [split.loss_mask.path for split in dataset.splits.values() if split.loss_mask]
+    return [*(file.path for file in dataset.files), *masks]
+
+
+def _stamps(dataset: Dataset) -> tuple[tuple[int, int, int], ...]:
+    """What changes with every write, also with one that puts the time of writing back."""
+    with storage_errors(dataset.path, doing="read"):
+        found = [path.stat() for path in _sources(dataset)]
+    return tuple((one.st_size, one.st_mtime_ns, one.st_ctime_ns) for one in found)
 
 
 class ExportStage:
@@ -205,8 +220,13 @@ class ExportStage:
         now: ExportJob,
         progress: ExportProgress,  # noqa: ARG002
     ) -> list[str]:
-        """Settings and files of the source that differ."""
+        """Settings and files of the source that differ, or were touched: a part of them is copied already."""
         files = list_input_changes(before.source, now.source)
+        if not files and before.stamps != now.stamps:
+            pairs = zip(now.source, before.stamps, now.stamps, strict=False)
+            files = [
+                f"{item.name} was written to or touched" for item, old, new in pairs if old != new
+            ]
         return _list_differences(before.manifest, now.manifest, files)
 
     def clear(self, folder: Path, plan: ExportPlan, *, restart: bool) -> None:  # noqa: ARG002
@@ -320,6 +340,11 @@ class ExportRun:
             for name, writer in self._writers.items():
                 self._copy(dataset.splits[name], writer, watch)
             self._stamps.check(range(len(dataset.files)))
+            if _stamps(dataset) != self._job.stamps:
+                raise ChangedInputError(
+                    f"{dataset.path} was written to or touched while it was copied",
+                    remedy="let whatever writes to it finish, then pass `--restart`",
+                )
             watch.after_all()
 
     def _copy(self, split: TokenSplit, writer: SplitWriter, watch: Watch) -> None:

@@ -15,7 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, Protocol, TypeVar, cast
 
-from lowtide.errors import ChangedInputError, DataError, LowtideError, StorageError, UsageError
+from lowtide.errors import (
+    ChangedInputError,
+    DataError,
+    LowtideError,
+    StorageError,
+    UsageError,
+    VerificationError,
+)
 from lowtide.events import Listener, Note
 from lowtide.journal import Kind
 from lowtide.memory.allocator import return_large_pieces
@@ -236,8 +243,8 @@ def inside_budget(work: Work[object], plan: StagePlan) -> Iterator[None]:
     with fence(max(extra_bytes, 0) + _FENCE_SLACK_BYTES):
         try:
             yield
-        except (StorageError, ChangedInputError):
-            raise  # a failed disk cannot take a checkpoint, and mixed text must not be in one
+        except (StorageError, ChangedInputError, VerificationError):
+            raise  # a failed disk cannot take a checkpoint, and what was changed must not be in one
         except LowtideError:
             work.checkpoint()
             raise
