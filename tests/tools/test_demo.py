@@ -277,7 +277,8 @@ def test_a_file_of_the_user_is_never_removed(library: Path, finished: Path, tmp_
     folder = tmp_path / "demo"
     shutil.copytree(finished, folder)
     names = ("mine.txt", "tokens/my notes.txt", "mine/train_000000.npy", "tokens/mine/lowtide.json")
-    for name in (*names, "model/checkpoints/mine.txt", "for-transformers/mine/tokens/lowtide.json"):
+    deep = ("model/checkpoints/mine.txt", "for-transformers/mine/tokens/lowtide.json")
+    for name in (*names, *deep, "tokens/train_mine.npy", ".lowtide/mine"):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text("weeks of work")
     mine = sorted(path for path in folder.rglob("*") if path.is_file() and "mine" in str(path))
@@ -349,6 +350,19 @@ def test_a_link_deeper_in_the_folder_is_not_followed(finished: Path, tmp_path: P
     assert sorted(path.name for path in precious.iterdir()) == ["lowtide.json", "state.json"]
     left = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink()}
     assert left == {"tokens/lowtide.json", "model/checkpoints/step-00000001", "model/.lowtide"}
+
+
+@pytest.mark.parametrize("name", ["corpus.log", "corpus.json"])
+def test_a_link_in_the_place_of_a_log_is_not_written_through(
+    library: Path, finished: Path, tmp_path: Path, name: str
+) -> None:
+    folder, precious = tmp_path / "demo", tmp_path / "precious"
+    shutil.copytree(finished, folder)
+    precious.write_text("weeks of work")
+    (folder / ".lowtide" / name).unlink(missing_ok=True)
+    (folder / ".lowtide" / name).symlink_to(precious)
+    run(folder, settings_of(library))
+    assert precious.read_text() == "weeks of work"
 
 
 @pytest.mark.skipif(os.name != "posix", reason="no modes on Windows")

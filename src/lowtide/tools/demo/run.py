@@ -11,7 +11,6 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
-import shutil
 import subprocess
 import sysconfig
 import time
@@ -32,7 +31,7 @@ from lowtide.errors import (
 )
 from lowtide.memory.meter import PeakMeter
 from lowtide.shards.layout import WORK_FOLDER
-from lowtide.stages.folder import hold_lock, remove_killed_writes
+from lowtide.stages.folder import LOCK_NAME, hold_lock, remove_killed_writes
 from lowtide.stages.watch_run import ShouldStop, never_stop
 from lowtide.storage.publish import storage_errors
 from lowtide.tools.demo.stages import DemoSettings, Facts, Stage, list_stages
@@ -156,7 +155,12 @@ def clean_demo(folder: Path) -> list[Path]:
             before = set(folder.iterdir())
             _remove_outputs(folder)
             gone = before - set(folder.iterdir())
-        shutil.rmtree(folder / WORK_FOLDER, ignore_errors=True)
+        for stage in list_stages(usual_settings(0)):
+            for ending in ("log", "json"):
+                (folder / WORK_FOLDER / f"{stage.key}.{ending}").unlink(missing_ok=True)
+        (folder / WORK_FOLDER / LOCK_NAME).unlink(missing_ok=True)
+        with suppress(OSError):  # somebody else's things are in it
+            (folder / WORK_FOLDER).rmdir()
         (folder / MARK).unlink()  # at the end: until then, `--clean` can be repeated
         with suppress(OSError):  # somebody else's things are in it
             folder.resolve().rmdir()
@@ -221,7 +225,10 @@ def _run_stage(
     log, answer = work / f"{stage.key}.log", work / f"{stage.key}.json"
     unfinished = bool(stage.resumes_in) and (folder / stage.resumes_in / WORK_FOLDER).exists()
     reason = None
-    with storage_errors(log), log.open("wb") as messages, answer.open("wb") as output:
+    with storage_errors(log):
+        for path in (log, answer):
+            path.unlink(missing_ok=True)  # a link there would be written through
+    with storage_errors(log), log.open("xb") as messages, answer.open("xb") as output:
         child = subprocess.Popen(
             ended_with_parent(stage.command),
             cwd=folder,

@@ -22,6 +22,7 @@ _CONTEXT, _BATCH_TOKENS = 128, 2048
 Facts: TypeAlias = Mapping[str, Any]
 """What a command printed with `--json`."""
 
+_NUMBER = "[0-9]" * 6
 _OF_A_RUN = "log.jsonl .lowtide/* .*.tmp"
 _OF_A_TOKENIZER = "tokenizer.json tokenizer.*.tiktoken tokenizer_config.json vocab.json merges.txt"
 
@@ -108,7 +109,9 @@ def list_stages(settings: DemoSettings) -> list[Stage]:
             call=f"tokenize corpus.parquet --tokenizer tokenizer --val 0.01 --out tokens {memory}",
             describe=_describe_tokenize,
             writes=_inside(
-                "tokens", "lowtide.json train_*.npy val_*.npy documents_*.npy", _OF_A_RUN
+                "tokens",
+                f"lowtide.json train_{_NUMBER}.npy val_{_NUMBER}.npy documents_TRAIN.npy documents_VAL.npy",
+                _OF_A_RUN,
             ),
             resumes_in="tokens",
             budget_bytes=settings.memory_bytes,
