@@ -150,3 +150,14 @@ def test_the_tree_drawn_in_the_docstring_is_the_tree(kind: type[LowtideError]) -
 def test_units_imports_nothing_of_lowtide_but_errors() -> None:
     imports = [line for line in inspect.getsource(units).splitlines() if "lowtide." in line]
     assert imports == ["from lowtide.errors import UsageError"]
+
+
+@pytest.mark.parametrize("text", ["1.5", "65432.9", "0.5", "1e-1", "1.0005k"])
+def test_a_count_that_is_not_whole_is_refused(text: str) -> None:
+    with pytest.raises(UsageError):
+        parse_count(text)
+
+
+@pytest.mark.parametrize(("text", "count"), [("1.005k", 1005), ("1.1M", 1_100_000), ("0.5k", 500)])
+def test_a_count_may_be_written_with_a_fraction_of_its_unit(text: str, count: int) -> None:
+    assert parse_count(text) == count

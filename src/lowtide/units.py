@@ -53,14 +53,21 @@ def printable_lines(text: str) -> str:
 def parse_count(text: str) -> int:
     """Turn `"100M"` or `"1e8"` into 100,000,000. Counts are decimal: `k`, `M`, `B`."""
     if _SCIENTIFIC.fullmatch(text):
-        return _whole(text, float(text))
+        return _count(text, float(text))
     match = _NUMBER.match(text.replace("_", "").replace(",", ""))
     factor = _COUNT_UNITS.get(match.group(2).lower()) if match else None
     if match is None or factor is None:
         raise UsageError(
             f"{text!r} is not a count", remedy="write a number such as 250000, 10k or 100M"
         )
-    return _whole(text, float(match.group(1)) * factor)
+    return _count(text, float(match.group(1)) * factor)
+
+
+def _count(text: str, value: float) -> int:
+    nearest = round(value) if value < _MOST else value
+    if abs(value - nearest) > 1e-9 * value:  # 1.005k is 1004.9999999999999
+        raise UsageError(f"{text} is not a whole number", remedy="write one such as 1500 or 1.5k")
+    return _whole(text, nearest)
 
 
 def _whole(text: str, value: float) -> int:
