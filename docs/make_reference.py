@@ -71,6 +71,7 @@ lowtide.tokenize([{"messages": turns}], "chats", examples="chat", context=64)
   budget.
 - Rows are read once. A call that was cut off cannot be resumed, and a finished folder cannot say whether it
   holds the same rows: both ask for `restart=True`. Where that matters, write the rows to a file.
+- A stop is obeyed when the next row has come: an iterable that waits keeps the call waiting.
 - An error that the iterable raises comes out as it is. A row that cannot be written as JSON (bytes, an array)
   is an error that names the row, counted from 1. A missing text, NaN or half of a surrogate pair is left to
   `bad_text`, as in a file.

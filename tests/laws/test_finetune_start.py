@@ -139,7 +139,7 @@ def test_what_a_start_cannot_be_is_refused(place: Path, tmp_path: Path) -> None:
     too_few = refused(place, init=str(small))
     assert "a vocabulary of 131" in too_few.problem
     assert "--tokenizer" in too_few.remedy
-    assert "not of gpt2" in refused(place, init=theirs, model="gpt2").problem
+    assert "not gpt2" in refused(place, init=theirs, model="gpt2").problem
     assert "both say where" in refused(place, init=theirs, steps=5, epochs=2).problem
     assert "does not exist" in refused(place, init=str(tmp_path / "nowhere")).problem
     assert "neither a run nor a model" in refused(place, init=str(place / "text")).problem

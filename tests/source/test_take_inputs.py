@@ -98,3 +98,17 @@ def test_no_more_rows_are_asked_for_than_are_read() -> None:
     for reads in range(1, 50):
         assert len(stream.read(250)) == 250
         assert asked == -(-reads * 250 // 100)
+
+
+def test_names_of_files_are_not_taken_for_texts(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text("{}")
+    for rows in ({str(path)}, iter([str(path), "another"])):
+        with pytest.raises(UsageError):
+            lines_of(rows)
+    long = "a text " * 10_000
+    assert lines_of(iter([long, str(path), "a\0b"])) == [
+        {"text": long},
+        {"text": str(path)},
+        {"text": "a\0b"},
+    ]

@@ -78,6 +78,11 @@ def _reader(lines: Iterator[bytes]) -> Callable[[int], bytes]:
 
 def _json_lines(rows: Iterable[object], column: str | None) -> Iterator[bytes]:
     for number, row in enumerate(rows, start=1):
+        if number == 1 and isinstance(row, str) and _is_file(row):
+            raise UsageError(
+                f"{_ITERABLE}, row 1 is the name of a file, {row[:60]!r}, and would be taken for a text",
+                remedy="pass the names of files as a list: `list(names)`",
+            )
         if isinstance(row, str) and column is not None:
             kept: object = {column: row}
         elif isinstance(row, Mapping) and column is not None and column in row:
@@ -91,6 +96,13 @@ def _json_lines(rows: Iterable[object], column: str | None) -> Iterator[bytes]:
                 "into a list",
             )
         yield _json_line(kept, number)
+
+
+def _is_file(text: str) -> bool:
+    try:
+        return Path(text).is_file()
+    except (OSError, ValueError):  # too long for a name, or with a null in it
+        return False
 
 
 def _json_line(row: object, number: int) -> bytes:
