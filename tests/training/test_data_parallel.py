@@ -12,7 +12,7 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from lowtide.errors import UsageError
+from lowtide.errors import StoppedError, UsageError
 from lowtide.stages.train import train
 from lowtide.training import data_parallel as room
 from lowtide.training.checkpoint import find_checkpoints
@@ -22,6 +22,7 @@ from tests.model.small import gradients, lively
 from tests.training.small_runs import (
     SHAPE,
     Command,
+    Heard,
     losses_told,
     make_settings,
     make_tokens,
@@ -101,13 +102,13 @@ def test_an_environment_that_makes_no_sense_is_refused(told: dict[str, str]) -> 
 @pytest.mark.slow
 def test_the_number_of_ranks_may_change_at_any_stop(scene: Scene, tmp_path: Path) -> None:
     """One rank, then two, stopped by a file that either may find, then one: the losses of one rank."""
-    run, seen = tmp_path / "run", []
-    with pytest.raises(Exception, match="after step 8 of 30"):
+    run, steps = tmp_path / "run", Heard()
+    with pytest.raises(StoppedError, match="after step 8 of 30"):
         train(
             run,
             scene.settings,
-            listen=seen.append,
-            should_stop=lambda: "terminated" if len(told_of(run)) >= 8 else None,
+            listen=steps,
+            should_stop=lambda: "terminated" if len(steps.losses) >= 8 else None,
         )
     two = scene.start(run, 2)
     two[0].wait_for_step(run, 14)
